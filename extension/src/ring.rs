@@ -1,0 +1,471 @@
+//! Claims of plain consumers in a ring of three tables (G1 to G4, G9, G10, G12).
+//!
+//! `docs/ring.md` tells the protocol and why each step is there; `tests/model` checks
+//! it exhaustively. In short, a claim
+//! 1. takes the gate, a weak lock on `inbox_claim_ring`, to the end of the
+//!    transaction, and anew each time: rolling back to a savepoint releases it;
+//! 2. reads which table is current with a snapshot taken after that;
+//! 3. looks into the two sealed tables as they are now, not as an older snapshot
+//!    shows them;
+//! 4. inserts into the current table under its unique key.
+//!
+//! A rotation takes the gate strongly, so no claim is in flight while it moves on.
+
+use std::time::Instant;
+
+use pgrx::JsonB;
+use pgrx::datum::clock_timestamp;
+use pgrx::pg_sys::BuiltinOid::{INT4OID, JSONBOID, TEXTARRAYOID, TEXTOID, TIMESTAMPTZOID};
+use pgrx::prelude::*;
+
+use crate::args;
+use crate::claims::TryClaim;
+use crate::errors::{InboxError, Result, or_raise};
+use crate::nowait::within;
+use crate::probe::{Holder, UniqueIndex};
+use crate::rotation::{Plan, Ring, TABLES};
+use crate::settings;
+use crate::spi::{self, Db, Statement, arg, quote_identifier};
+
+/// Held by every claim to the end of its transaction. It conflicts with a rotation and
+/// with nothing else that reads or writes the table, and it is one of the modes that a
+/// backend can take without the shared lock table.
+const GATE: u32 = pg_sys::RowShareLock;
+
+/// Taken by a rotation: waits for claims, lets readers of the ring's row go on.
+const CLOSED_GATE: u32 = pg_sys::ExclusiveLock;
+
+static CURRENT: Statement = Statement::new("SELECT current_table FROM {s}inbox_claim_ring", &[]);
+
+macro_rules! on_each_table {
+    ($name:ident, $before:literal, $after:literal, $args:expr) => {
+        static $name: [Statement; TABLES] = [
+            Statement::new(concat!($before, "{s}inbox_claim_0", $after), $args),
+            Statement::new(concat!($before, "{s}inbox_claim_1", $after), $args),
+            Statement::new(concat!($before, "{s}inbox_claim_2", $after), $args),
+        ];
+    };
+}
+
+on_each_table!(
+    INSERT,
+    "INSERT INTO ",
+    " (consumer, message_id, claimed_at) VALUES ($1, $2, pg_catalog.clock_timestamp()) \
+      ON CONFLICT (consumer, message_id) DO NOTHING",
+    &[TEXTOID, TEXTOID]
+);
+on_each_table!(
+    INSERT_BATCH,
+    "INSERT INTO ",
+    " AS c (consumer, message_id, claimed_at) \
+      SELECT $1, u.message_id, pg_catalog.clock_timestamp() \
+      FROM pg_catalog.unnest($2) WITH ORDINALITY AS u (message_id, place) ORDER BY u.place \
+      ON CONFLICT (consumer, message_id) DO NOTHING RETURNING c.message_id",
+    &[TEXTOID, TEXTARRAYOID]
+);
+on_each_table!(
+    ANNOTATE,
+    "UPDATE ",
+    " SET attributes = COALESCE(attributes, '{}'::pg_catalog.jsonb) {||} $3 \
+      WHERE consumer {=} $1 AND message_id {=} $2",
+    &[TEXTOID, TEXTOID, JSONBOID]
+);
+on_each_table!(
+    DELETE,
+    "DELETE FROM ",
+    " WHERE consumer {=} $1 AND message_id {=} $2",
+    &[TEXTOID, TEXTOID]
+);
+static FORGET_PROCESSED: Statement = Statement::new(
+    "DELETE FROM {s}sequenced_message \
+     WHERE message_type {=} $1 AND idempotence_id {=} $2 AND sequence_instance_id IS NULL \
+       AND state {=} 'PROCESSED'",
+    &[TEXTOID, TEXTOID],
+);
+
+static READ_RING: Statement = Statement::new(
+    "SELECT current_table, current_since, sealed_at_0, sealed_at_1, sealed_at_2 \
+     FROM {s}inbox_claim_ring",
+    &[],
+);
+static MOVE_RING: Statement = Statement::new(
+    "INSERT INTO {s}inbox_claim_ring AS r \
+     (current_table, current_since, sealed_at_0, sealed_at_1, sealed_at_2, rotations) \
+     VALUES ($1, $2, $3, $4, $5, 1) \
+     ON CONFLICT (singleton) DO UPDATE SET current_table = EXCLUDED.current_table, \
+        current_since = EXCLUDED.current_since, sealed_at_0 = EXCLUDED.sealed_at_0, \
+        sealed_at_1 = EXCLUDED.sealed_at_1, sealed_at_2 = EXCLUDED.sealed_at_2, \
+        rotations = r.rotations {+} 1",
+    &[
+        INT4OID,
+        TIMESTAMPTZOID,
+        TIMESTAMPTZOID,
+        TIMESTAMPTZOID,
+        TIMESTAMPTZOID,
+    ],
+);
+
+/// The ring with the gate held: which table is current cannot change any more.
+struct Gate {
+    current: usize,
+}
+
+impl Gate {
+    /// Takes the gate and reads, after that, which table is current.
+    fn enter(db: &Db) -> Self {
+        db.lock_relation("inbox_claim_ring", GATE);
+        let current: Option<i32> = db.read_latest(&CURRENT, &[]).get(0, 0);
+        Self {
+            current: current
+                .and_then(|table| usize::try_from(table).ok())
+                .unwrap_or(0),
+        }
+    }
+
+    /// The current table and then the sealed ones.
+    fn tables(&self) -> [usize; TABLES] {
+        [
+            self.current,
+            (self.current + 1) % TABLES,
+            (self.current + 2) % TABLES,
+        ]
+    }
+
+    /// The two sealed tables, open for probes.
+    fn sealed(&self, db: &Db) -> [UniqueIndex; 2] {
+        let [_, one, two] = self.tables();
+        [open(db, one), open(db, two)]
+    }
+}
+
+const TABLE_NAMES: [&str; TABLES] = ["inbox_claim_0", "inbox_claim_1", "inbox_claim_2"];
+const INDEX_NAMES: [&str; TABLES] = [
+    "inbox_claim_0_pkey",
+    "inbox_claim_1_pkey",
+    "inbox_claim_2_pkey",
+];
+
+fn open(db: &Db, table: usize) -> UniqueIndex {
+    UniqueIndex::open(
+        db.relation(TABLE_NAMES[table]),
+        db.relation(INDEX_NAMES[table]),
+    )
+}
+
+/// Whether a sealed table has the claim. Nobody inserts there, but a release or a
+/// failure may be deleting the row: its outcome is waited for.
+fn is_sealed(index: &UniqueIndex, consumer: &str, message_id: &str) -> bool {
+    loop {
+        match index.text_key(&[consumer, message_id]) {
+            Holder::Nobody => return false,
+            Holder::Settled {
+                after_snapshot: false,
+            } => return true,
+            // What an insert into the table itself would have reported.
+            Holder::Settled {
+                after_snapshot: true,
+            } => InboxError::new(
+                PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE,
+                "could not serialize access due to concurrent update",
+            )
+            .hint("Retry the whole transaction.")
+            .raise(),
+            Holder::InFlight(holder) => spi::wait_for_transaction(holder),
+        }
+    }
+}
+
+/// Claims the message for this transaction; waits while another holds it.
+pub fn claim(db: &Db, consumer: &str, message_id: &str) -> bool {
+    let gate = Gate::enter(db);
+    if gate
+        .sealed(db)
+        .iter()
+        .any(|sealed| is_sealed(sealed, consumer, message_id))
+    {
+        return false;
+    }
+    !db.write(&INSERT[gate.current], &[arg(consumer), arg(message_id)])
+        .is_empty()
+}
+
+/// Who holds the message's claim right now, in any of the tables.
+pub fn holder(db: &Db, consumer: &str, message_id: &str) -> Holder {
+    (0..TABLES)
+        .map(|table| open(db, table).text_key(&[consumer, message_id]))
+        .find(|holder| *holder != Holder::Nobody)
+        .unwrap_or(Holder::Nobody)
+}
+
+/// Gives the claim back; tells whether there was one. Waits for whoever deletes it too.
+pub fn delete(db: &Db, consumer: &str, message_id: &str) -> bool {
+    Gate::enter(db).tables().into_iter().any(|table| {
+        !db.write(&DELETE[table], &[arg(consumer), arg(message_id)])
+            .is_empty()
+    })
+}
+
+fn try_claim(db: &Db, consumer: &str, message_id: &str) -> TryClaim {
+    TryClaim::attempt(
+        || holder(db, consumer, message_id),
+        || claim(db, consumer, message_id),
+    )
+}
+
+/// Claims many messages; answers in their order, a repeat is false.
+fn claim_batch(db: &Db, consumer: &str, message_ids: &[&str]) -> Vec<bool> {
+    let gate = Gate::enter(db);
+    // The same order in every session: two batches never wait for each other crosswise.
+    let mut keys = message_ids.to_vec();
+    keys.sort_unstable();
+    keys.dedup();
+    for sealed in gate.sealed(db) {
+        keys.retain(|message_id| !is_sealed(&sealed, consumer, message_id));
+    }
+    let won = db.write(&INSERT_BATCH[gate.current], &[arg(consumer), arg(keys)]);
+    let mut unanswered: std::collections::HashSet<String> =
+        (0..won.len()).filter_map(|row| won.get(row, 0)).collect();
+    message_ids
+        .iter()
+        .map(|message_id| unanswered.remove(*message_id))
+        .collect()
+}
+
+/// What a rotation came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rotation {
+    /// The ring moved on.
+    Done,
+    /// Not due yet.
+    NotDue,
+    /// Due, but claims are in flight (or something reads the table that it would
+    /// empty): to be tried again later.
+    Busy,
+}
+
+/// Moves the ring on if that is due. The gate stays closed until the transaction ends.
+pub fn rotate_if_due(db: &Db) -> Rotation {
+    if let Plan::NotBefore(_) = planned_at(&read_ring(db), i64::from(clock_timestamp())) {
+        return Rotation::NotDue;
+    }
+    // A claim of this very transaction would be sealed before it commits.
+    if db.holds_relation_lock("inbox_claim_ring", GATE) {
+        return Rotation::Busy;
+    }
+    within(settings::rotation_lock_timeout(), || {
+        let began = Instant::now();
+        db.lock_relation("inbox_claim_ring", CLOSED_GATE);
+        let rotated = move_on(db, began);
+        if rotated {
+            Rotation::Done
+        } else {
+            Rotation::NotDue
+        }
+    })
+    .unwrap_or(Rotation::Busy)
+}
+
+/// Empties the oldest table and makes it current, with the gate closed.
+fn move_on(db: &Db, began: Instant) -> bool {
+    // The row and the clock are read after the gate was closed: another session may
+    // have rotated meanwhile, and no claim can commit after the time that is recorded.
+    let now = i64::from(clock_timestamp());
+    let ring = read_ring(db);
+    let Plan::MoveTo(next) = planned_at(&ring, now) else {
+        return false;
+    };
+    // Claims queue behind the gate already, so both locks share one time-out.
+    let left = settings::rotation_lock_timeout().saturating_sub(began.elapsed());
+    spi::set_lock_timeout(left);
+    let truncate = format!(
+        "TRUNCATE {}.{}",
+        quote_identifier(db.schema()),
+        quote_identifier(TABLE_NAMES[next])
+    );
+    or_raise(db.utility(&truncate));
+    let moved = ring.moved(now);
+    let [zero, one, two] = moved.sealed_at.map(|at| at.and_then(timestamp));
+    db.write(
+        &MOVE_RING,
+        &[
+            arg(moved.current as i32),
+            arg(timestamp(now)),
+            arg(zero),
+            arg(one),
+            arg(two),
+        ],
+    );
+    true
+}
+
+fn planned_at(ring: &Ring, now: i64) -> Plan {
+    let retention = i64::try_from(settings::claim_retention().as_micros()).unwrap_or(i64::MAX);
+    ring.plan(now, retention)
+}
+
+fn timestamp(at: i64) -> Option<TimestampWithTimeZone> {
+    TimestampWithTimeZone::try_from(at).ok()
+}
+
+/// When the ring is due to move on at the earliest; none: it has never moved and is due.
+pub fn next_rotation(db: &Db) -> Option<TimestampWithTimeZone> {
+    match planned_at(&read_ring(db), i64::MIN) {
+        Plan::NotBefore(due_at) => timestamp(due_at),
+        Plan::MoveTo(_) => None,
+    }
+}
+
+/// The ring as it is now; without a row it is as CREATE EXTENSION left it.
+fn read_ring(db: &Db) -> Ring {
+    let row = db.read_latest(&READ_RING, &[]);
+    let at = |column| row.get::<TimestampWithTimeZone>(0, column).map(i64::from);
+    match (
+        row.get::<i32>(0, 0)
+            .and_then(|table| usize::try_from(table).ok()),
+        at(1),
+    ) {
+        (Some(current), Some(current_since)) => Ring {
+            current,
+            current_since,
+            sealed_at: [at(2), at(3), at(4)],
+        },
+        _ => Ring::INITIAL,
+    }
+}
+
+/// The two arguments of every plain claim.
+fn checked<'a>(
+    consumer: Option<&'a str>,
+    message_id: Option<&'a str>,
+) -> Result<(&'a str, &'a str)> {
+    Ok((
+        args::name("consumer", consumer)?,
+        args::id("message_id", message_id)?,
+    ))
+}
+
+/// `inbox_claim(consumer, message_id)`
+#[pg_extern(sql = false)]
+fn inbox_claim_plain(
+    consumer: Option<&str>,
+    message_id: Option<&str>,
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> bool {
+    or_raise((|| {
+        let (consumer, message_id) = checked(consumer, message_id)?;
+        let db = Db::read_write(fcinfo, "inbox_claim")?;
+        Ok(claim(&db, consumer, message_id))
+    })())
+}
+
+/// `inbox_claim(consumer, message_id uuid)`
+#[pg_extern(sql = false)]
+fn inbox_claim_uuid(
+    consumer: Option<&str>,
+    message_id: Option<pgrx::Uuid>,
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> bool {
+    let message_id = message_id.map(|uuid| uuid.to_string());
+    or_raise((|| {
+        let (consumer, message_id) = checked(consumer, message_id.as_deref())?;
+        let db = Db::read_write(fcinfo, "inbox_claim")?;
+        Ok(claim(&db, consumer, message_id))
+    })())
+}
+
+/// `inbox_try_claim(consumer, message_id)`
+#[pg_extern(sql = false)]
+fn inbox_try_claim_plain(
+    consumer: Option<&str>,
+    message_id: Option<&str>,
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> &'static str {
+    or_raise((|| {
+        let (consumer, message_id) = checked(consumer, message_id)?;
+        let db = Db::read_write(fcinfo, "inbox_try_claim")?;
+        Ok(try_claim(&db, consumer, message_id).word())
+    })())
+}
+
+/// `inbox_try_claim(consumer, message_id uuid)`
+#[pg_extern(sql = false)]
+fn inbox_try_claim_uuid(
+    consumer: Option<&str>,
+    message_id: Option<pgrx::Uuid>,
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> &'static str {
+    let message_id = message_id.map(|uuid| uuid.to_string());
+    or_raise((|| {
+        let (consumer, message_id) = checked(consumer, message_id.as_deref())?;
+        let db = Db::read_write(fcinfo, "inbox_try_claim")?;
+        Ok(try_claim(&db, consumer, message_id).word())
+    })())
+}
+
+/// `inbox_claim_batch(consumer, message_ids)`
+#[pg_extern(sql = false)]
+fn inbox_claim_batch(
+    consumer: Option<&str>,
+    message_ids: Option<Array<&str>>,
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> Vec<bool> {
+    or_raise((|| {
+        let consumer = args::name("consumer", consumer)?;
+        let message_ids = args::required("message_ids", message_ids)?;
+        let message_ids = message_ids
+            .iter()
+            .map(|message_id| args::id("an element of message_ids", message_id))
+            .collect::<Result<Vec<&str>>>()?;
+        let db = Db::read_write(fcinfo, "inbox_claim_batch")?;
+        Ok(claim_batch(&db, consumer, &message_ids))
+    })())
+}
+
+/// `inbox_annotate(consumer, message_id, attributes)`
+#[pg_extern(sql = false)]
+fn inbox_annotate(
+    consumer: Option<&str>,
+    message_id: Option<&str>,
+    attributes: Option<JsonB>,
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> bool {
+    or_raise((|| {
+        let (consumer, message_id) = checked(consumer, message_id)?;
+        let attributes = args::required("attributes", attributes)?;
+        if !attributes.0.is_object() {
+            return Err(InboxError::invalid("attributes must be a JSON object")
+                .hint("Pass for example '{\"source\": \"orders\"}'."));
+        }
+        let db = Db::read_write(fcinfo, "inbox_annotate")?;
+        Ok(Gate::enter(&db).tables().into_iter().any(|table| {
+            !db.write(
+                &ANNOTATE[table],
+                &[
+                    arg(consumer),
+                    arg(message_id),
+                    arg(JsonB(attributes.0.clone())),
+                ],
+            )
+            .is_empty()
+        }))
+    })())
+}
+
+/// `inbox_release(consumer, message_id)`
+#[pg_extern(sql = false)]
+fn inbox_release(
+    consumer: Option<&str>,
+    message_id: Option<&str>,
+    fcinfo: pg_sys::FunctionCallInfo,
+) -> bool {
+    or_raise((|| {
+        let (consumer, message_id) = checked(consumer, message_id)?;
+        let db = Db::read_write(fcinfo, "inbox_release")?;
+        let released = delete(&db, consumer, message_id);
+        if released {
+            // The replay starts from nothing, also for a later inbox_fail().
+            db.write(&FORGET_PROCESSED, &[arg(consumer), arg(message_id)]);
+        }
+        Ok(released)
+    })())
+}

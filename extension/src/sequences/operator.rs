@@ -1,0 +1,297 @@
+//! The operator's hand: retry, force, skip, skip gaps, close (guarantees G6, G8).
+//!
+//! Each takes the same locks as a consumer, in the same order, and judges the message
+//! again under them, so it is safe beside consumers. Each answers false, and changes
+//! nothing, where the state no longer allows it.
+
+use pgrx::pg_sys::BuiltinOid::{BOOLOID, INT8OID, TEXTOID};
+use pgrx::prelude::*;
+
+use super::declaration::{Declaration, Ordering};
+use super::instance::{self, Instance};
+use super::message::{self, Message, State};
+use super::{receive, release};
+use crate::args;
+use crate::claims;
+use crate::errors::{InboxError, Result, or_raise};
+use crate::ring;
+use crate::spi::{Db, Statement, arg};
+
+/// Ends what waits in an instance that will not go on: it becomes a dead letter, and
+/// its claim goes, so that a resend is judged anew.
+static FAIL_UNFINISHED: Statement = Statement::new(
+    "WITH failed AS (UPDATE {s}sequenced_message \
+        SET state = 'FAILED', last_error = $2, forced = false, next_attempt_at = NULL, \
+            state_changed_at = pg_catalog.clock_timestamp() \
+        WHERE sequence_instance_id {=} $1 \
+          AND state {=} ANY (ARRAY['WAITING', 'READY']::pg_catalog.text[]) \
+        RETURNING message_type, idempotence_id) \
+     DELETE FROM {s}sequential_inbox_idempotence c USING failed f \
+     WHERE c.message_type {=} f.message_type AND c.idempotence_id {=} f.idempotence_id",
+    &[INT8OID, TEXTOID],
+);
+/// What was to be retried by itself waits for an operator instead; its error stays.
+static STOP_RETRIES: Statement = Statement::new(
+    "UPDATE {s}sequenced_message SET next_attempt_at = NULL \
+     WHERE sequence_instance_id {=} $1 AND state {=} 'FAILED' AND next_attempt_at IS NOT NULL",
+    &[INT8OID],
+);
+static END_INSTANCE: Statement = Statement::new(
+    "UPDATE {s}sequence_instance SET state = $2, closed_by_operator = $3, \
+            closed_at = pg_catalog.clock_timestamp() \
+     WHERE id {=} $1",
+    &[INT8OID, TEXTOID, BOOLOID],
+);
+/// The first stored message behind the gap.
+static BEHIND_GAP: Statement = Statement::new(
+    "SELECT \"position\" FROM {s}sequenced_message \
+     WHERE sequence_instance_id {=} $1 AND \"position\" {>=} $2 AND NOT rejected \
+     ORDER BY \"position\" LIMIT 1",
+    &[INT8OID, INT8OID],
+);
+static FORCIBLE: Statement = Statement::new(
+    "SELECT id FROM {s}sequenced_message \
+     WHERE sequence_instance_id {=} $1 AND NOT rejected \
+       AND state {=} ANY (ARRAY['WAITING', 'FAILED']::pg_catalog.text[]) \
+     ORDER BY \"position\", id",
+    &[INT8OID],
+);
+
+/// Ends an instance, EXPIRED or CLOSED by an operator, and everything that waits in it.
+pub fn end_instance(db: &Db, instance: i64, state: &str, by_operator: bool, reason: &str) {
+    db.write(&FAIL_UNFINISHED, &[arg(instance), arg(reason)]);
+    db.write(&STOP_RETRIES, &[arg(instance)]);
+    db.write(
+        &END_INSTANCE,
+        &[arg(instance), arg(state), arg(by_operator)],
+    );
+}
+
+/// A message under the locks that let an operator change it.
+enum Held {
+    Sequenced(std::rc::Rc<Declaration>, Instance, Message),
+    Plain(Message),
+}
+
+/// Locks the message of this id; none if it is gone.
+fn hold(db: &Db, id: i64) -> Result<Option<Held>> {
+    let Some(stored) = message::by_id(db, id) else {
+        return Ok(None);
+    };
+    let Some(of) = stored.instance else {
+        return Ok(message::by_id_locked(db, id).map(Held::Plain));
+    };
+    let Some((declaration, instance)) = instance::lock_with_declaration(db, of)? else {
+        return Ok(None);
+    };
+    Ok(message::by_id(db, id).map(|stored| Held::Sequenced(declaration, instance, stored)))
+}
+
+/// Takes back the claim that a failure gave up; false where somebody else took it.
+fn claim_again(db: &Db, held: &Held) -> bool {
+    match held {
+        Held::Sequenced(_, instance, stored) => claims::claim(db, stored.key(), instance.id),
+        Held::Plain(stored) => ring::claim(db, &stored.message_type, &stored.idempotence_id),
+    }
+}
+
+impl Held {
+    fn message(&self) -> &Message {
+        match self {
+            Self::Sequenced(_, _, stored) | Self::Plain(stored) => stored,
+        }
+    }
+}
+
+fn retry(db: &Db, id: i64) -> Result<bool> {
+    let Some(held) = hold(db, id)? else {
+        return Ok(false);
+    };
+    if held.message().state != State::Failed {
+        return Ok(false);
+    }
+    let (declaration, mut instance, stored) = match held {
+        // A plain consumer's claim is taken when the message is handed out.
+        Held::Plain(stored) => return Ok(retry_plain(db, &stored)),
+        Held::Sequenced(declaration, instance, stored) => (declaration, instance, stored),
+    };
+    if has_lost_its_place(db, &declaration, &instance, &stored)
+        || !claims::claim(db, stored.key(), instance.id)
+    {
+        return Ok(false);
+    }
+    let state = if receive::may_go(db, &declaration, &instance, &stored) {
+        State::Ready
+    } else {
+        State::Waiting
+    };
+    message::set_state(db, stored.id, state, false);
+    if state == State::Ready {
+        release::announce(db, instance.id);
+    }
+    instance.reopen(db);
+    Ok(true)
+}
+
+/// Makes a plain consumer's failed message READY, unless a resend was claimed since.
+fn retry_plain(db: &Db, stored: &Message) -> bool {
+    if !ring::claim(db, &stored.message_type, &stored.idempotence_id) {
+        return false;
+    }
+    ring::delete(db, &stored.message_type, &stored.idempotence_id);
+    message::set_state(db, stored.id, State::Ready, false);
+    true
+}
+
+/// Whether a rejected message could never go again: its position was given up, or
+/// another message has it.
+fn has_lost_its_place(
+    db: &Db,
+    declaration: &Declaration,
+    instance: &Instance,
+    stored: &Message,
+) -> bool {
+    let Some(position) = stored.position else {
+        return false;
+    };
+    declaration.ordering == Ordering::Position
+        && stored.rejected
+        && (position < instance.next_position
+            || release::at_position(db, instance.id, position).is_some())
+}
+
+/// The same for a message in whatever hands.
+fn keeps_no_place(db: &Db, held: &Held) -> bool {
+    match held {
+        Held::Sequenced(declaration, instance, stored) => {
+            has_lost_its_place(db, declaration, instance, stored)
+        }
+        Held::Plain(_) => false,
+    }
+}
+
+fn force(db: &Db, id: i64) -> Result<bool> {
+    let Some(held) = hold(db, id)? else {
+        return Ok(false);
+    };
+    let claimed = match (held.message().state, &held) {
+        (State::Failed, Held::Plain(stored)) => return Ok(retry_plain(db, stored)),
+        (State::Failed, Held::Sequenced(..)) => claim_again(db, &held),
+        (State::Waiting, _) => true,
+        _ => false,
+    };
+    if !claimed {
+        return Ok(false);
+    }
+    message::set_forced(db, id, keeps_no_place(db, &held));
+    if let Held::Sequenced(_, mut instance, _) = held {
+        release::announce(db, instance.id);
+        instance.reopen(db);
+    }
+    Ok(true)
+}
+
+fn skip(db: &Db, id: i64) -> Result<bool> {
+    let Some(held) = hold(db, id)? else {
+        return Ok(false);
+    };
+    let claimed = match held.message().state {
+        State::Waiting => true,
+        State::Ready if matches!(held, Held::Sequenced(..)) => true,
+        State::Ready | State::Failed => claim_again(db, &held),
+        State::Processed | State::Skipped => false,
+    };
+    if !claimed {
+        return Ok(false);
+    }
+    message::set_state(db, id, State::Skipped, keeps_no_place(db, &held));
+    message::drop_content(db, id);
+    if let Held::Sequenced(declaration, mut instance, stored) = held {
+        receive::passed(
+            db,
+            &declaration,
+            &mut instance,
+            &stored.message_type,
+            stored.position,
+        );
+    }
+    Ok(true)
+}
+
+/// Gives up the missing positions in front of the first stored message.
+fn skip_gap(db: &Db, id: i64) -> Result<bool> {
+    let (declaration, mut instance) = locked_instance(db, id)?;
+    if declaration.ordering != Ordering::Position {
+        return Err(InboxError::invalid(format!(
+            "sequence \"{}\" is not ordered by position and has no gaps",
+            declaration.name
+        ))
+        .hint("Use inbox_force() or inbox_skip() for single messages."));
+    }
+    let behind: Option<i64> = db
+        .write(
+            &BEHIND_GAP,
+            &[arg(instance.id), arg(instance.next_position)],
+        )
+        .get(0, 0);
+    match behind.filter(|behind| *behind > instance.next_position) {
+        None => Ok(false),
+        Some(behind) => {
+            instance.set_next_position(db, behind);
+            release::advance(db, &declaration, &mut instance);
+            Ok(true)
+        }
+    }
+}
+
+fn force_all(db: &Db, id: i64) -> Result<bool> {
+    locked_instance(db, id)?;
+    let messages = db.write(&FORCIBLE, &[arg(id)]);
+    let mut any = false;
+    for row in 0..messages.len() {
+        if let Some(message) = messages.get(row, 0) {
+            any |= force(db, message)?;
+        }
+    }
+    Ok(any)
+}
+
+fn close(db: &Db, id: i64) -> Result<bool> {
+    let (_, instance) = locked_instance(db, id)?;
+    if instance.state != instance::State::Open {
+        return Ok(false);
+    }
+    end_instance(
+        db,
+        id,
+        "CLOSED",
+        true,
+        "the sequence instance was closed by an operator",
+    );
+    Ok(true)
+}
+
+fn locked_instance(db: &Db, id: i64) -> Result<(std::rc::Rc<Declaration>, Instance)> {
+    instance::lock_with_declaration(db, id)?.ok_or_else(|| InboxError::no_instance(id))
+}
+
+macro_rules! operator_function {
+    ($name:ident, $argument:ident, $does:path) => {
+        #[doc = concat!("`", stringify!($name), "(", stringify!($argument), ")`")]
+        #[pg_extern(sql = false)]
+        fn $name($argument: Option<i64>, fcinfo: pg_sys::FunctionCallInfo) -> bool {
+            or_raise((|| {
+                let id = args::required(stringify!($argument), $argument)?;
+                let db = Db::read_write(fcinfo, stringify!($name))?;
+                $does(&db, id)
+            })())
+        }
+    };
+}
+
+operator_function!(inbox_retry, message_id, retry);
+operator_function!(inbox_force, message_id, force);
+operator_function!(inbox_skip, message_id, skip);
+operator_function!(inbox_skip_gap, sequence_instance_id, skip_gap);
+operator_function!(inbox_force_all, sequence_instance_id, force_all);
+operator_function!(inbox_close, sequence_instance_id, close);
