@@ -1,0 +1,120 @@
+#!/usr/bin/env bash
+# Runs the SQL of the documentation: every ```sql block of README.md and docs/*.md, in the order
+# of the page, one session a page, each page in a fresh database with the extension. A page that
+# creates the extension itself starts without it.
+#
+#     scripts/check-docs-sql.sh                    all pages
+#     scripts/check-docs-sql.sh docs/failures.md   some pages
+#
+# The server is the one that PGHOST, PGPORT and PGUSER (a superuser) name; without PGHOST it is a
+# throwaway cluster.
+#
+# A statement may tell what it gives, at the end of its last line:
+#     SELECT inbox_claim('billing', 'evt-7');  -- => t
+#     SELECT inbox_claim(NULL, 'evt-7');       -- => ERROR 22004
+# Columns are separated by ` | `, rows by ` ; `, a NULL is shown as NULL, no row as nothing. What
+# is not as told, and every other error, fails the page.
+
+# shellcheck source=scripts/common.sh
+. "$(dirname "$0")/common.sh"
+
+# shellcheck source=scripts/on-server.sh
+. "$(dirname "$0")/on-server.sh"
+
+pages=("$@")
+[ ${#pages[@]} != 0 ] || pages=(README.md docs/*.md)
+
+scratch=$(mktemp -d)
+database=docs_$$
+tidy() {
+    rm -rf "$scratch"
+    on_database postgres --command="DROP DATABASE IF EXISTS $database WITH (FORCE)" 2>/dev/null
+}
+trap tidy EXIT
+
+# extract PAGE: its SQL blocks as a script whose line numbers are the page's. What is told of a
+# result goes to PAGE.told, a line number and the words.
+extract() {
+    awk -v told="$scratch/$1.told" '
+        /^```sql$/ { inside = 1; blocks++; print ""; next }
+        /^```/ { inside = 0; print ""; next }
+        !inside { print ""; next }
+        match($0, /; *-- => ?/) {
+            statement = substr($0, 1, RSTART)
+            expected = substr($0, RSTART + RLENGTH)
+            print NR "\t" expected > told
+            if (expected ~ /^ERROR /) statement = statement " \\echo ERROR :SQLSTATE \\\\"
+            printf "\\echo @@begin %d \\\\ %s \\echo @@end\n", NR, statement
+            next
+        }
+        { print }
+        END { exit blocks == 0 }' "$1"
+}
+
+# The errors that psql reported, `psql:PAGE:LINE: ERROR: …`, but for those that the page tells.
+unexpected_errors() {
+    awk -v page="$1" -F '\t' '
+        FILENAME == ARGV[1] { told[$1] = $2; next }
+        match($0, /^psql:[^:]*:[0-9]+: (ERROR|FATAL|PANIC|error): /) {
+            split($0, part, ":")
+            shown = !(told[part[3]] ~ /^ERROR /)
+            wrong = wrong || shown
+        }
+        /^psql:[^:]*:[0-9]+: (NOTICE|WARNING|INFO): / { shown = 0 }
+        shown { sub(/^psql:/, ""); print }
+        END { exit wrong }' "$scratch/$1.told" "$scratch/$1.err"
+}
+
+# Compares what psql printed with what the page tells.
+compare() {
+    awk -v page="$1" -F '\t' '
+        FILENAME == ARGV[1] { told[$1] = $2; next }
+        /^@@begin / { line = substr($0, 9); shown = ""; rows = 0; next }
+        /^@@end$/ {
+            checked++
+            if (shown != told[line]) {
+                printf "%s:%s: the page tells \"%s\", the server \"%s\"\n", page, line, told[line], shown
+                wrong = 1
+            }
+            line = ""
+            next
+        }
+        line != "" { shown = rows++ ? shown " ; " $0 : $0 }
+        END {
+            for (line in told) count++
+            if (checked + 0 != count + 0) { printf "%s: %d results of %d\n", page, checked, count; wrong = 1 }
+            exit wrong
+        }' "$scratch/$1.told" "$scratch/$1.out"
+}
+
+# run_page PAGE
+run_page() {
+    local page=$1
+    mkdir -p "$scratch/$(dirname "$page")"
+    : >"$scratch/$page.told"
+    extract "$page" >"$scratch/$page" || return 0
+    on_database postgres --command="CREATE DATABASE $database TEMPLATE template0 ENCODING 'UTF8' LOCALE 'C'"
+    if ! grep -qi '^CREATE EXTENSION.*sequential_inbox' "$scratch/$page"; then
+        on_database "$database" --command="CREATE EXTENSION sequential_inbox"
+    fi
+    # From its own folder, so that psql reports an error as PAGE:LINE.
+    # It goes on after an error: one run shows them all.
+    local status=0
+    (cd "$scratch" && psql --no-psqlrc --quiet --dbname="$database" \
+        --tuples-only --no-align --field-separator=' | ' --pset=null=NULL --file="$page") \
+        >"$scratch/$page.out" 2>"$scratch/$page.err" || { status=1 && tail -n 3 "$scratch/$page.err"; }
+    unexpected_errors "$page" || status=1
+    compare "$page" || status=1
+    on_database postgres --command="DROP DATABASE $database WITH (FORCE)"
+    [ "$status" = 0 ] || return 1
+    ran=$((ran + 1))
+    say "$page: $(grep -c '^```sql$' "$page") blocks, $(wc -l <"$scratch/$page.told") results as told"
+}
+
+ran=0
+failed=0
+for page in "${pages[@]}"; do
+    run_page "$page" || failed=$((failed + 1))
+done
+[ "$failed" = 0 ] || fail "SQL that is wrong on $failed of $((ran + failed)) pages"
+[ "$ran" != 0 ] || fail "no page has SQL"

@@ -1,0 +1,146 @@
+#!/usr/bin/env bash
+# What `make test` runs, against the Postgres that setup.sh found: the checks, then every suite of
+# tests, then the documentation. Goes on after a failure, so that one run shows them all; ends
+# with one line `N passed, N failed` over all suites, and with 1 when anything failed.
+#
+# A suite that ran no test has failed: it would otherwise be passed for ever by a runner that
+# lost its tests. A check that fails (format, lints …) counts as one failure, a check that holds is
+# no test and does not count.
+#
+# The order keeps the compiler's work low. `cargo pgrx test` installs a build of its own, with its
+# tests in the extension's SQL; all other suites, and whoever uses this Postgres afterwards, must
+# see the plain build, so that is installed right after it, even after a failure or Ctrl-C.
+
+# shellcheck source=scripts/common.sh
+. "$(dirname "$0")/common.sh"
+load_setup
+
+logs=$target/test/$feature
+rm -rf "$logs"
+mkdir -p "$logs"
+
+passed=0
+failed=0
+problems=()
+
+note_failure() {
+    problems+=("$1")
+    say "FAILED: $1"
+}
+
+# logged NAME COMMAND…: runs a command, showing and keeping what it says.
+logged() {
+    local log=$logs/${1// /-}.log
+    shift
+    "$@" 2>&1 | tee "$log"
+}
+
+# check NAME COMMAND…: something that holds or does not.
+check() {
+    heading "$1"
+    if ! logged "$@"; then
+        failed=$((failed + 1))
+        note_failure "$1"
+    fi
+}
+
+# suite NAME COUNTER COMMAND…: tests. COUNTER reads the log and prints how many passed and failed.
+suite() {
+    local name=$1 counter=$2 status=0 ok bad
+    shift 2
+    heading "$name"
+    logged "$name" "$@" || status=$?
+    read -r ok bad < <("$counter" "$logs/${name// /-}.log")
+    passed=$((passed + ok))
+    if [ "$bad" = 0 ] && [ "$ok" = 0 ]; then
+        bad=1
+        note_failure "$name: no test ran"
+    elif [ "$bad" = 0 ] && [ "$status" != 0 ]; then
+        bad=1
+        note_failure "$name: ended with $status"
+    elif [ "$bad" != 0 ]; then
+        note_failure "$name: $bad failed"
+    fi
+    failed=$((failed + bad))
+}
+
+# Adds up the closing lines of Rust's test programs:
+#     test result: ok. 12 passed; 0 failed; 0 ignored; …
+# A test that was left out counts as a failure, and so does a file of tests without any test:
+# nobody would notice either.
+count_rust() {
+    awk '
+        { gsub(/\033\[[0-9;]*m/, "") }
+        /^ +Running [^ ]+\.rs \(/ { file = $2 }
+        /^ +Running unittests/ || /^ +Doc-tests/ { file = "" }
+        /^running 0 tests/ && file != "" { print "no test in " file > "/dev/stderr"; bad++ }
+        /^test result: / {
+            for (i = 2; i <= NF; i++) {
+                if ($i ~ /^passed/) ok += $(i - 1)
+                if ($i ~ /^failed/ || $i ~ /^ignored/) bad += $(i - 1)
+            }
+        }
+        END { print ok + 0, bad + 0 }' "$1"
+}
+
+# Reads the closing line of pg_regress, of 15 or of 16 and later:
+#     All 5 tests passed.
+#     1 of 5 tests failed.
+count_regress() {
+    awk '
+        { gsub(/^[# ]+/, "") }
+        /^All [0-9]+ tests passed/ { ok = $2 }
+        /^[0-9]+ of [0-9]+ tests passed/ { ok = $1 }
+        /^[0-9]+ of [0-9]+ tests failed/ { bad = $1; ok = $3 - $1 }
+        END { print ok + 0, bad + 0 }' "$1"
+}
+
+# A folder that the user who runs the server may write to, with a path short enough for a Unix
+# socket.
+pgrx_data=$(mktemp -d /var/tmp/pgrx-XXXXXX)
+pgrx_build_installed=no
+leave_tidy() {
+    rm -rf "$pgrx_data"
+    if [ "$pgrx_build_installed" = yes ]; then
+        scripts/install-extension.sh dev
+    fi
+}
+trap leave_tidy EXIT
+
+pgrx_test() {
+    local arguments=(--pgdata "$pgrx_data") as_root=()
+    if am_root; then
+        chown postgres "$pgrx_data"
+        arguments+=(--runas postgres)
+    elif [ "$install_with_sudo" = yes ]; then
+        # That makes pgrx install with sudo.
+        arguments+=(--runas "$(id -un)")
+        as_root=(sudo -n)
+    fi
+    # Installing with sudo, pgrx overwrites the library in place, which kills every server that
+    # has it loaded; a removed one lives on until they let go of it.
+    ${as_root[@]+"${as_root[@]}"} rm -f "$("$PG_CONFIG" --pkglibdir)/$extension.so"
+    # pgrx connects as the user it reads from this variable.
+    USER=$(id -un) cargo pgrx test "$feature" "${arguments[@]}"
+}
+
+check "every test is listed" scripts/check-tests-listed.sh
+check "format" scripts/lint.sh format
+check "lints" scripts/lint.sh clippy
+pgrx_build_installed=yes
+suite "cargo pgrx test" count_rust pgrx_test
+check "installation" scripts/install-extension.sh dev
+pgrx_build_installed=no
+# --include-ignored: those marked so are slow, and this is the place to run them.
+suite "cargo test" count_rust cargo test "${other_crates[@]}" --no-fail-fast -- --include-ignored
+suite "pg_regress" count_regress scripts/regress.sh regress
+suite "isolation" count_regress scripts/regress.sh isolation
+
+check "documentation" scripts/lint.sh doc
+
+heading "Postgres $PG"
+for problem in ${problems[@]+"${problems[@]}"}; do
+    say "FAILED: $problem"
+done
+say "$passed passed, $failed failed"
+[ "$failed" = 0 ]
