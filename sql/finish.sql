@@ -1,6 +1,7 @@
 /*
  * Last: everything that is stored belongs into a dump (G13). Without the mark pg_dump
  * leaves an extension's tables, and the sequences of their identity columns, out.
+ * inbox_worker_status is not marked: it tells of this installation, not of messages.
  */
 
 SELECT pg_catalog.pg_extension_config_dump('@extschema@.sequence_type', '');
@@ -16,4 +17,3 @@ SELECT pg_catalog.pg_extension_config_dump('@extschema@.inbox_claim_0', '');
 SELECT pg_catalog.pg_extension_config_dump('@extschema@.inbox_claim_1', '');
 SELECT pg_catalog.pg_extension_config_dump('@extschema@.inbox_claim_2', '');
 SELECT pg_catalog.pg_extension_config_dump('@extschema@.inbox_claim_ring', '');
-SELECT pg_catalog.pg_extension_config_dump('@extschema@.inbox_worker_status', '');

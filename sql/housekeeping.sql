@@ -18,6 +18,7 @@ REVOKE ALL ON FUNCTION @extschema@.inbox_housekeeping(integer) FROM PUBLIC;
 CREATE TABLE @extschema@.inbox_worker_status (
     singleton boolean NOT NULL DEFAULT true
         CONSTRAINT inbox_worker_status_singleton_check CHECK (singleton),
+    installed_at pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
     last_run_at pg_catalog.timestamptz,
     last_error pg_catalog.text,
     last_error_at pg_catalog.timestamptz,
@@ -26,7 +27,10 @@ CREATE TABLE @extschema@.inbox_worker_status (
     CONSTRAINT inbox_worker_status_pkey PRIMARY KEY (singleton)
 -- Updated by every round of the worker: room for that on the one page.
 ) WITH (fillfactor = 50);
-COMMENT ON TABLE @extschema@.inbox_worker_status IS 'What the background worker did last in this database; no row: it never ran';
+-- What is true of this installation only, and so not for a dump.
+INSERT INTO @extschema@.inbox_worker_status DEFAULT VALUES;
+COMMENT ON TABLE @extschema@.inbox_worker_status IS 'What the background worker did last in this database';
+COMMENT ON COLUMN @extschema@.inbox_worker_status.installed_at IS 'when the extension was created here; the worker starts a few rounds later';
 COMMENT ON COLUMN @extschema@.inbox_worker_status.singleton IS 'there is at most one row';
 COMMENT ON COLUMN @extschema@.inbox_worker_status.last_run_at IS 'when the worker last finished a round';
 COMMENT ON COLUMN @extschema@.inbox_worker_status.last_error IS 'the newest error of a round';

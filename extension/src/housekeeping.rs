@@ -14,7 +14,7 @@ use pgrx::prelude::*;
 
 use crate::args;
 use crate::claim_age;
-use crate::errors::{InboxError, Result, or_raise};
+use crate::errors::{InboxError, or_raise};
 use crate::ring::{self, Rotation};
 use crate::sequences::declaration;
 use crate::sequences::instance::Instance;
@@ -126,12 +126,12 @@ pub struct Batch {
 }
 
 /// One batch of at most `size` instances of each kind.
-pub fn one_batch(db: &Db, size: i32) -> Result<Batch> {
+pub fn one_batch(db: &Db, size: i32) -> Batch {
     let now = clock_timestamp();
     let sequences = db.write(&SEQUENCES, &[]);
     let mut batch = Batch::default();
     for name in (0..sequences.len()).filter_map(|row| sequences.get::<String>(row, 0)) {
-        batch.closed += close_complete(db, &name, size - batch.closed as i32)?;
+        batch.closed += close_complete(db, &name, size - batch.closed as i32);
         batch.expired += expire(db, &name, now, size - batch.expired as i32);
         batch.removed += remove(db, &name, now, size - batch.removed as i32);
     }
@@ -140,19 +140,23 @@ pub fn one_batch(db: &Db, size: i32) -> Result<Batch> {
     batch.more = [batch.closed, batch.expired, batch.removed, plain].contains(&size);
     // Last, because claims wait from here to the commit.
     batch.rotated = ring::rotate_if_due(db) == Rotation::Done;
-    Ok(batch)
+    batch
 }
 
 fn ids(rows: &Rows) -> Vec<i64> {
     (0..rows.len()).filter_map(|row| rows.get(row, 0)).collect()
 }
 
-fn close_complete(db: &Db, name: &str, size: i32) -> Result<i64> {
+fn close_complete(db: &Db, name: &str, size: i32) -> i64 {
     let candidates = ids(&db.write(&COMPLETE_BUT_OPEN, &[arg(name), arg(size)]));
     if candidates.is_empty() {
-        return Ok(0);
+        return 0;
     }
-    let declaration = declaration::of_name(db, name)?;
+    // Rows of other sequences are locked already: waiting for a declarer, who may be
+    // waiting for them, would be a deadlock.
+    let Some(declaration) = declaration::of_name_unless_changing(db, name) else {
+        return 0;
+    };
     let mut closed = 0;
     for id in candidates {
         if let Some(mut instance) = Instance::try_lock(db, id)
@@ -161,7 +165,7 @@ fn close_complete(db: &Db, name: &str, size: i32) -> Result<i64> {
             closed += 1;
         }
     }
-    Ok(closed)
+    closed
 }
 
 fn expire(db: &Db, name: &str, now: TimestampWithTimeZone, size: i32) -> i64 {
@@ -243,7 +247,10 @@ fn inbox_housekeeping(
         if unsafe { pg_sys::RecoveryInProgress() } {
             return Ok(Batch::default());
         }
-        one_batch(&Db::read_write(fcinfo, "inbox_housekeeping")?, size)
+        Ok(one_batch(
+            &Db::read_write(fcinfo, "inbox_housekeeping")?,
+            size,
+        ))
     })());
     TableIterator::once((
         batch.closed,

@@ -1,6 +1,8 @@
 //! Tests of the shell modules inside of a server; run by `cargo pgrx test`. What needs
 //! several sessions stands in `tests/`.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 #[pgrx::pg_schema]
 mod tests {
     use std::time::Duration;

@@ -13,10 +13,10 @@
 
 use std::time::Instant;
 
-use pgrx::JsonB;
 use pgrx::datum::clock_timestamp;
-use pgrx::pg_sys::BuiltinOid::{INT4OID, JSONBOID, TEXTARRAYOID, TEXTOID, TIMESTAMPTZOID};
+use pgrx::pg_sys::BuiltinOid::{INT4OID, INT8OID, JSONBOID, TEXTARRAYOID, TEXTOID, TIMESTAMPTZOID};
 use pgrx::prelude::*;
+use pgrx::{JsonB, Uuid};
 
 use crate::args;
 use crate::claims::TryClaim;
@@ -88,22 +88,24 @@ static READ_RING: Statement = Statement::new(
      FROM {s}inbox_claim_ring",
     &[],
 );
-static MOVE_RING: Statement = Statement::new(
+static STORE_RING: Statement = Statement::new(
     "INSERT INTO {s}inbox_claim_ring AS r \
      (current_table, current_since, sealed_at_0, sealed_at_1, sealed_at_2, rotations) \
-     VALUES ($1, $2, $3, $4, $5, 1) \
+     VALUES ($1, $2, $3, $4, $5, $6) \
      ON CONFLICT (singleton) DO UPDATE SET current_table = EXCLUDED.current_table, \
         current_since = EXCLUDED.current_since, sealed_at_0 = EXCLUDED.sealed_at_0, \
         sealed_at_1 = EXCLUDED.sealed_at_1, sealed_at_2 = EXCLUDED.sealed_at_2, \
-        rotations = r.rotations {+} 1",
+        rotations = r.rotations {+} EXCLUDED.rotations",
     &[
         INT4OID,
         TIMESTAMPTZOID,
         TIMESTAMPTZOID,
         TIMESTAMPTZOID,
         TIMESTAMPTZOID,
+        INT8OID,
     ],
 );
+on_each_table!(HAS_ROWS, "SELECT EXISTS (SELECT FROM ", ")", &[]);
 
 /// The ring with the gate held: which table is current cannot change any more.
 struct Gate {
@@ -274,6 +276,12 @@ fn move_on(db: &Db, began: Instant) -> bool {
     let Plan::MoveTo(next) = planned_at(&ring, now) else {
         return false;
     };
+    if ring.sealed_at[next].is_none() && has_rows(db, next) {
+        // The ring's row was lost, or a dump is being restored: forget nothing whose age
+        // is not known.
+        store_ring(db, &ring.sealed(next, now), 0);
+        return false;
+    }
     // Claims queue behind the gate already, so both locks share one time-out.
     let left = settings::rotation_lock_timeout().saturating_sub(began.elapsed());
     spi::set_lock_timeout(left);
@@ -283,19 +291,27 @@ fn move_on(db: &Db, began: Instant) -> bool {
         quote_identifier(TABLE_NAMES[next])
     );
     or_raise(db.utility(&truncate));
-    let moved = ring.moved(now);
-    let [zero, one, two] = moved.sealed_at.map(|at| at.and_then(timestamp));
+    store_ring(db, &ring.moved(now), 1);
+    true
+}
+
+fn has_rows(db: &Db, table: usize) -> bool {
+    db.read_latest(&HAS_ROWS[table], &[]).get::<bool>(0, 0) == Some(true)
+}
+
+fn store_ring(db: &Db, ring: &Ring, rotations: i64) {
+    let [zero, one, two] = ring.sealed_at.map(|at| at.and_then(timestamp));
     db.write(
-        &MOVE_RING,
+        &STORE_RING,
         &[
-            arg(moved.current as i32),
-            arg(timestamp(now)),
+            arg(ring.current as i32),
+            arg(timestamp(ring.current_since)),
             arg(zero),
             arg(one),
             arg(two),
+            arg(rotations),
         ],
     );
-    true
 }
 
 fn planned_at(ring: &Ring, now: i64) -> Plan {
@@ -303,7 +319,11 @@ fn planned_at(ring: &Ring, now: i64) -> Plan {
     ring.plan(now, retention)
 }
 
+/// The stored form of a time; the one before all times is -infinity in both.
 fn timestamp(at: i64) -> Option<TimestampWithTimeZone> {
+    if at == i64::MIN {
+        return Some(TimestampWithTimeZone::negative_infinity());
+    }
     TimestampWithTimeZone::try_from(at).ok()
 }
 
@@ -333,15 +353,23 @@ fn read_ring(db: &Db) -> Ring {
     }
 }
 
-/// The two arguments of every plain claim.
-fn checked<'a>(
-    consumer: Option<&'a str>,
-    message_id: Option<&'a str>,
-) -> Result<(&'a str, &'a str)> {
-    Ok((
-        args::name("consumer", consumer)?,
-        args::id("message_id", message_id)?,
-    ))
+/// Runs `work` on a plain consumer's checked key, for a function that writes.
+fn on_key<T>(
+    fcinfo: pg_sys::FunctionCallInfo,
+    function: &str,
+    consumer: Option<&str>,
+    message_id: Option<&str>,
+    work: impl FnOnce(&Db, &str, &str) -> T,
+) -> T {
+    or_raise((|| {
+        let consumer = args::name("consumer", consumer)?;
+        let message_id = args::id("message_id", message_id)?;
+        Ok(work(
+            &Db::read_write(fcinfo, function)?,
+            consumer,
+            message_id,
+        ))
+    })())
 }
 
 /// `inbox_claim(consumer, message_id)`
@@ -351,26 +379,24 @@ fn inbox_claim_plain(
     message_id: Option<&str>,
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> bool {
-    or_raise((|| {
-        let (consumer, message_id) = checked(consumer, message_id)?;
-        let db = Db::read_write(fcinfo, "inbox_claim")?;
-        Ok(claim(&db, consumer, message_id))
-    })())
+    on_key(fcinfo, "inbox_claim", consumer, message_id, claim)
 }
 
 /// `inbox_claim(consumer, message_id uuid)`
 #[pg_extern(sql = false)]
 fn inbox_claim_uuid(
     consumer: Option<&str>,
-    message_id: Option<pgrx::Uuid>,
+    message_id: Option<Uuid>,
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> bool {
     let message_id = message_id.map(|uuid| uuid.to_string());
-    or_raise((|| {
-        let (consumer, message_id) = checked(consumer, message_id.as_deref())?;
-        let db = Db::read_write(fcinfo, "inbox_claim")?;
-        Ok(claim(&db, consumer, message_id))
-    })())
+    on_key(
+        fcinfo,
+        "inbox_claim",
+        consumer,
+        message_id.as_deref(),
+        claim,
+    )
 }
 
 /// `inbox_try_claim(consumer, message_id)`
@@ -380,26 +406,25 @@ fn inbox_try_claim_plain(
     message_id: Option<&str>,
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> &'static str {
-    or_raise((|| {
-        let (consumer, message_id) = checked(consumer, message_id)?;
-        let db = Db::read_write(fcinfo, "inbox_try_claim")?;
-        Ok(try_claim(&db, consumer, message_id).word())
-    })())
+    on_key(fcinfo, "inbox_try_claim", consumer, message_id, try_claim).word()
 }
 
 /// `inbox_try_claim(consumer, message_id uuid)`
 #[pg_extern(sql = false)]
 fn inbox_try_claim_uuid(
     consumer: Option<&str>,
-    message_id: Option<pgrx::Uuid>,
+    message_id: Option<Uuid>,
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> &'static str {
     let message_id = message_id.map(|uuid| uuid.to_string());
-    or_raise((|| {
-        let (consumer, message_id) = checked(consumer, message_id.as_deref())?;
-        let db = Db::read_write(fcinfo, "inbox_try_claim")?;
-        Ok(try_claim(&db, consumer, message_id).word())
-    })())
+    on_key(
+        fcinfo,
+        "inbox_try_claim",
+        consumer,
+        message_id.as_deref(),
+        try_claim,
+    )
+    .word()
 }
 
 /// `inbox_claim_batch(consumer, message_ids)`
@@ -429,26 +454,25 @@ fn inbox_annotate(
     attributes: Option<JsonB>,
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> bool {
-    or_raise((|| {
-        let (consumer, message_id) = checked(consumer, message_id)?;
-        let attributes = args::required("attributes", attributes)?;
-        if !attributes.0.is_object() {
-            return Err(InboxError::invalid("attributes must be a JSON object")
-                .hint("Pass for example '{\"source\": \"orders\"}'."));
-        }
-        let db = Db::read_write(fcinfo, "inbox_annotate")?;
-        Ok(Gate::enter(&db).tables().into_iter().any(|table| {
-            !db.write(
-                &ANNOTATE[table],
-                &[
-                    arg(consumer),
-                    arg(message_id),
-                    arg(JsonB(attributes.0.clone())),
-                ],
-            )
-            .is_empty()
-        }))
-    })())
+    let attributes = or_raise(args::required("attributes", attributes));
+    if !attributes.0.is_object() {
+        InboxError::invalid("attributes must be a JSON object")
+            .hint("Pass for example '{\"source\": \"orders\"}'.")
+            .raise();
+    }
+    on_key(
+        fcinfo,
+        "inbox_annotate",
+        consumer,
+        message_id,
+        |db, consumer, message_id| {
+            Gate::enter(db).tables().into_iter().any(|table| {
+                let merged = JsonB(attributes.0.clone());
+                let key = [arg(consumer), arg(message_id), arg(merged)];
+                !db.write(&ANNOTATE[table], &key).is_empty()
+            })
+        },
+    )
 }
 
 /// `inbox_release(consumer, message_id)`
@@ -458,14 +482,18 @@ fn inbox_release(
     message_id: Option<&str>,
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> bool {
-    or_raise((|| {
-        let (consumer, message_id) = checked(consumer, message_id)?;
-        let db = Db::read_write(fcinfo, "inbox_release")?;
-        let released = delete(&db, consumer, message_id);
-        if released {
-            // The replay starts from nothing, also for a later inbox_fail().
-            db.write(&FORGET_PROCESSED, &[arg(consumer), arg(message_id)]);
-        }
-        Ok(released)
-    })())
+    on_key(
+        fcinfo,
+        "inbox_release",
+        consumer,
+        message_id,
+        |db, consumer, message_id| {
+            let released = delete(db, consumer, message_id);
+            if released {
+                // The replay starts from nothing, also for a later inbox_fail().
+                db.write(&FORGET_PROCESSED, &[arg(consumer), arg(message_id)]);
+            }
+            released
+        },
+    )
 }

@@ -63,6 +63,14 @@ impl Ring {
         }
     }
 
+    /// The ring with a table, of which it is not known when it was sealed, sealed at this
+    /// time: what is in it is protected for a retention from now.
+    pub fn sealed(&self, table: usize, now: i64) -> Self {
+        let mut sealed_at = self.sealed_at;
+        sealed_at[table] = Some(now);
+        Self { sealed_at, ..*self }
+    }
+
     /// The ring after it moved on at this time.
     pub fn moved(&self, now: i64) -> Self {
         let mut sealed_at = self.sealed_at;
@@ -103,6 +111,13 @@ mod tests {
         let ring = START.moved(50).moved(100);
         assert_eq!(ring.due_at(100), 150);
         assert_eq!(ring.due_at(1000), 1050);
+    }
+
+    #[test]
+    fn g9_a_table_sealed_late_is_kept_for_a_retention() {
+        let ring = Ring::INITIAL.sealed(1, 1000);
+        assert_eq!(ring.plan(1099, 100), Plan::NotBefore(1100));
+        assert_eq!(ring.plan(1100, 100), Plan::MoveTo(1));
     }
 
     proptest! {

@@ -145,6 +145,20 @@ impl Db {
         }
     }
 
+    /// The same without waiting; false where another transaction is in the way.
+    pub fn try_lock_object(&self, table: &str, id: i32, mode: u32) -> bool {
+        let table = self.relation(table);
+        // SAFETY: takes a heavyweight lock if nobody is in the way.
+        unsafe {
+            pg_sys::ConditionalLockDatabaseObject(
+                table,
+                pg_sys::Oid::from(id.unsigned_abs()),
+                0,
+                mode as pg_sys::LOCKMODE,
+            )
+        }
+    }
+
     /// Runs a statement with the snapshot of the calling query; changes nothing.
     pub fn read(&self, statement: &'static Statement, args: &[Arg]) -> Rows {
         self.execute(statement, args, true)

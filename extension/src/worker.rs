@@ -31,6 +31,11 @@ const RESTART: Duration = Duration::from_secs(10);
 /// the end itself wakes it up.
 const POLL: Duration = Duration::from_secs(1);
 
+/// So many rounds pass before the first one in a database that has just got the
+/// extension: a dump that is being restored comes table by table, and what is there
+/// already must not be judged without the rest.
+const ROUNDS_OF_GRACE: u32 = 3;
+
 /// At most this much of an error message is kept in the status row.
 const ERROR_CHARS: usize = 2_000;
 
@@ -39,26 +44,23 @@ static NAMESPACE: Statement = Statement::new(
     &[],
 );
 static MAY_RUN: Statement = Statement::new(
-    "SELECT next_run_at {<=} pg_catalog.clock_timestamp(), failures FROM {s}inbox_worker_status",
-    &[],
+    "SELECT pg_catalog.clock_timestamp() {>=} GREATEST(w.next_run_at, w.installed_at \
+        {+} pg_catalog.make_interval(secs => $1::double precision {/} 1000)) \
+     FROM {s}inbox_worker_status w",
+    &[INT8OID],
 );
+static FAILURES: Statement = Statement::new("SELECT failures FROM {s}inbox_worker_status", &[]);
 static NOTE_SUCCESS: Statement = Statement::new(
-    "INSERT INTO {s}inbox_worker_status AS w (last_run_at, failures) \
-     VALUES (pg_catalog.clock_timestamp(), 0) \
-     ON CONFLICT (singleton) DO UPDATE \
-        SET last_run_at = EXCLUDED.last_run_at, failures = 0, next_run_at = NULL",
+    "UPDATE {s}inbox_worker_status \
+     SET last_run_at = pg_catalog.clock_timestamp(), failures = 0, next_run_at = NULL",
     &[],
 );
 static NOTE_FAILURE: Statement = Statement::new(
-    "INSERT INTO {s}inbox_worker_status AS w \
-        (last_run_at, last_error, last_error_at, failures, next_run_at) \
-     VALUES (pg_catalog.clock_timestamp(), $1, pg_catalog.clock_timestamp(), 1, \
-        pg_catalog.clock_timestamp() \
-            {+} pg_catalog.make_interval(secs => $2::double precision {/} 1000)) \
-     ON CONFLICT (singleton) DO UPDATE \
-        SET last_run_at = EXCLUDED.last_run_at, last_error = EXCLUDED.last_error, \
-            last_error_at = EXCLUDED.last_error_at, failures = w.failures {+} 1, \
-            next_run_at = EXCLUDED.next_run_at",
+    "UPDATE {s}inbox_worker_status \
+     SET last_run_at = pg_catalog.clock_timestamp(), last_error = $1, \
+         last_error_at = pg_catalog.clock_timestamp(), failures = failures {+} 1, \
+         next_run_at = pg_catalog.clock_timestamp() \
+            {+} pg_catalog.make_interval(secs => $2::double precision {/} 1000)",
     &[TEXTOID, INT8OID],
 );
 
@@ -96,6 +98,10 @@ pub extern "C-unwind" fn sequential_inbox_launcher_main(_arg: pg_sys::Datum) {
         }
         goes_on = goes_on && pause(settings::housekeeping_interval());
     }
+    // Not 0: after that the postmaster would not start the launcher again when only it
+    // was terminated. At a shutdown nothing is started anyway.
+    // SAFETY: ends this process, running its exit callbacks.
+    unsafe { pg_sys::proc_exit(1) }
 }
 
 /// Sleeps until the next round; a reload cuts it short. False: stop.
@@ -208,19 +214,17 @@ pub extern "C-unwind" fn sequential_inbox_worker_main(database: pg_sys::Datum) {
 fn run_batch() -> Option<bool> {
     let batch = in_transaction(|| {
         let db = connect()?;
-        let status = db.write(&MAY_RUN, &[]);
-        if !settings::housekeeping() || status.get::<bool>(0, 0) == Some(false) {
+        let grace =
+            i64::try_from((settings::housekeeping_interval() * ROUNDS_OF_GRACE).as_millis());
+        let status = db.write(&MAY_RUN, &[arg(grace.unwrap_or(i64::MAX))]);
+        if !settings::housekeeping() || status.get::<bool>(0, 0) != Some(true) {
             return None;
         }
-        match housekeeping::one_batch(&db, settings::housekeeping_batch_size()) {
-            Ok(batch) => {
-                if !batch.more {
-                    db.write(&NOTE_SUCCESS, &[]);
-                }
-                Some(batch.more)
-            }
-            Err(error) => error.raise(),
+        let batch = housekeeping::one_batch(&db, settings::housekeeping_batch_size());
+        if !batch.more {
+            db.write(&NOTE_SUCCESS, &[]);
         }
+        Some(batch.more)
     });
     match batch {
         Ok(more) => more,
@@ -266,7 +270,7 @@ fn note_failure(message: &str) {
         let Some(db) = connect() else {
             return;
         };
-        let failures: i32 = db.write(&MAY_RUN, &[]).get(0, 1).unwrap_or_default();
+        let failures: i32 = db.write(&FAILURES, &[]).get(0, 0).unwrap_or_default();
         let pause = pause_after(
             failures.unsigned_abs() + 1,
             settings::housekeeping_interval(),

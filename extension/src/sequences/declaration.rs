@@ -135,51 +135,76 @@ static LOAD_TYPES: Statement = Statement::new(
 /// transaction ends.
 pub fn of_message_type(db: &Db, message_type: &str) -> Result<Rc<Declaration>> {
     let cached = CACHE.with_borrow(|cache| cache.id_of_type.get(message_type).copied());
-    if let Some(declaration) = cached.and_then(|id| held(db, id))
-        && declaration.types.contains_key(message_type)
-    {
-        return Ok(declaration);
+    let (id, declaration) = held_by(
+        db,
+        cached,
+        || {
+            db.read_latest(&SEQUENCE_OF_TYPE, &[arg(message_type)])
+                .get(0, 0)
+        },
+        |declaration| declaration.types.contains_key(message_type),
+    )
+    .ok_or_else(|| InboxError::no_message_type(message_type))?;
+    if cached != Some(id) {
+        CACHE.with_borrow_mut(|cache| cache.id_of_type.insert(message_type.to_owned(), id));
     }
-    loop {
-        let id: i32 = db
-            .read_latest(&SEQUENCE_OF_TYPE, &[arg(message_type)])
-            .get(0, 0)
-            .ok_or_else(|| InboxError::no_message_type(message_type))?;
-        // Between the look and the lock the type may have moved to another sequence.
-        if let Some(declaration) = held(db, id)
-            && declaration.types.contains_key(message_type)
-        {
-            CACHE.with_borrow_mut(|cache| cache.id_of_type.insert(message_type.to_owned(), id));
-            return Ok(declaration);
-        }
-    }
+    Ok(declaration)
 }
 
 /// The declaration of this name, held against change until the transaction ends.
 pub fn of_name(db: &Db, name: &str) -> Result<Rc<Declaration>> {
     let cached = CACHE.with_borrow(|cache| cache.id_of_name.get(name).copied());
-    if let Some(declaration) = cached.and_then(|id| held(db, id))
-        && declaration.name == name
-    {
-        return Ok(declaration);
+    let (id, declaration) = held_by(
+        db,
+        cached,
+        || db.read_latest(&SEQUENCE_BY_NAME, &[arg(name)]).get(0, 0),
+        |declaration| declaration.name == name,
+    )
+    .ok_or_else(|| InboxError::no_sequence(name))?;
+    if cached != Some(id) {
+        CACHE.with_borrow_mut(|cache| cache.id_of_name.insert(name.to_owned(), id));
     }
+    Ok(declaration)
+}
+
+/// Locks the sequence that is looked up, first in the cache; none where there is none.
+/// Between the look and the lock the declaration may have changed: then it is looked up
+/// again until what is locked is what was meant.
+fn held_by(
+    db: &Db,
+    cached: Option<i32>,
+    look_up: impl Fn() -> Option<i32>,
+    is_meant: impl Fn(&Declaration) -> bool,
+) -> Option<(i32, Rc<Declaration>)> {
+    let mut id = match cached {
+        Some(id) => id,
+        None => look_up()?,
+    };
     loop {
-        let id: i32 = db
-            .read_latest(&SEQUENCE_BY_NAME, &[arg(name)])
-            .get(0, 0)
-            .ok_or_else(|| InboxError::no_sequence(name))?;
-        if let Some(declaration) = held(db, id)
-            && declaration.name == name
-        {
-            CACHE.with_borrow_mut(|cache| cache.id_of_name.insert(name.to_owned(), id));
-            return Ok(declaration);
+        if let Some(declaration) = held(db, id).filter(|declaration| is_meant(declaration)) {
+            return Some((id, declaration));
         }
+        id = look_up()?;
     }
+}
+
+/// The declaration of this name, but none where it is just being changed; never waits.
+pub fn of_name_unless_changing(db: &Db, name: &str) -> Option<Rc<Declaration>> {
+    let id: i32 = db.read_latest(&SEQUENCE_BY_NAME, &[arg(name)]).get(0, 0)?;
+    if !db.try_lock_object("sequence_type", id, pg_sys::RowExclusiveLock) {
+        return None;
+    }
+    present(db, id).filter(|declaration| declaration.name == name)
 }
 
 /// Locks the sequence weakly and gives its present declaration, if it still has one.
 fn held(db: &Db, id: i32) -> Option<Rc<Declaration>> {
     db.lock_object("sequence_type", id, pg_sys::RowExclusiveLock);
+    present(db, id)
+}
+
+/// The stored declaration, from the cache if that has it; the sequence is locked.
+fn present(db: &Db, id: i32) -> Option<Rc<Declaration>> {
     let version: i64 = db.read_latest(&VERSION, &[arg(id)]).get(0, 0)?;
     let cached = CACHE.with_borrow(|cache| cache.by_id.get(&id).cloned());
     if let Some(declaration) = cached.filter(|declaration| declaration.version == version) {
@@ -332,12 +357,13 @@ static DELETE_DROPPED_TYPES: Statement = Statement::new(
     &[TEXTOID, TEXTARRAYOID],
 );
 static UPSERT_TYPE: Statement = Statement::new(
-    "INSERT INTO {s}sequence_message_type \
+    "INSERT INTO {s}sequence_message_type AS m \
      (message_type, sequence_name, ordinal, release_condition, predecessors, optional, final) \
      VALUES ($1, $2, $3, $4, $5, $6, $7) \
-     ON CONFLICT (message_type) DO UPDATE SET sequence_name = EXCLUDED.sequence_name, \
-        ordinal = EXCLUDED.ordinal, release_condition = EXCLUDED.release_condition, \
-        predecessors = EXCLUDED.predecessors, optional = EXCLUDED.optional, final = EXCLUDED.final",
+     ON CONFLICT (message_type) DO UPDATE SET ordinal = EXCLUDED.ordinal, \
+        release_condition = EXCLUDED.release_condition, \
+        predecessors = EXCLUDED.predecessors, optional = EXCLUDED.optional, final = EXCLUDED.final \
+     WHERE m.sequence_name {=} EXCLUDED.sequence_name",
     &[
         TEXTOID,
         TEXTOID,
@@ -477,20 +503,7 @@ fn declare(db: &Db, request: &Request<'_>) -> Result<()> {
     db.lock_object("sequence_type", id, pg_sys::AccessExclusiveLock);
     // From here on what is committed counts, not what an older snapshot shows: a message
     // that was buffered since must be judged too (G7, G10).
-    if let (Some(taken), Some(owner)) = {
-        let rows = db.read_latest(&TAKEN_TYPE, &[arg(names.clone()), arg(request.name)]);
-        (rows.get::<String>(0, 0), rows.get::<String>(0, 1))
-    } {
-        return Err(InboxError::new(
-            PgSqlErrorCode::ERRCODE_DUPLICATE_OBJECT,
-            format!(
-                "message type \"{}\" already belongs to sequence \"{}\"",
-                shown(&taken),
-                shown(&owner)
-            ),
-        )
-        .hint("A message type belongs to at most one sequence; qualify its name."));
-    }
+    refuse_taken_types(db, request.name, &names)?;
     let before = db.read_latest(&UNCHANGED, &settings);
     if !created {
         refuse_stranded_messages(db, request, &names, before.get(0, 0))?;
@@ -545,6 +558,23 @@ fn is_stored(db: &Db, request: &Request<'_>, id: i32, settings: &[Arg]) -> bool 
             .types
             .iter()
             .all(|declared| stored.types.get(&declared.name) == Some(declared))
+}
+
+/// Refuses types that another sequence has.
+fn refuse_taken_types(db: &Db, sequence: &str, names: &[String]) -> Result<()> {
+    let taken = db.read_latest(&TAKEN_TYPE, &[arg(names.to_vec()), arg(sequence)]);
+    match (taken.get::<String>(0, 0), taken.get::<String>(0, 1)) {
+        (Some(name), Some(owner)) => Err(InboxError::new(
+            PgSqlErrorCode::ERRCODE_DUPLICATE_OBJECT,
+            format!(
+                "message type \"{}\" already belongs to sequence \"{}\"",
+                shown(&name),
+                shown(&owner)
+            ),
+        )
+        .hint("A message type belongs to at most one sequence; qualify its name.")),
+        _ => Ok(()),
+    }
 }
 
 /// Refuses a declaration under which unfinished messages could never be handled.
@@ -602,7 +632,7 @@ fn store_type(db: &Db, sequence: &str, ordinal: i32, declared: &MessageType) -> 
             InboxError::invalid(format!("a release condition is not valid: {error}"))
         })?;
     let predecessors: Vec<&str> = declared.predecessors().into_iter().collect();
-    db.write(
+    let stored = db.write(
         &UPSERT_TYPE,
         &[
             arg(declared.name.as_str()),
@@ -614,6 +644,10 @@ fn store_type(db: &Db, sequence: &str, ordinal: i32, declared: &MessageType) -> 
             arg(declared.is_final),
         ],
     );
+    if stored.is_empty() {
+        // Another sequence took the type while this one waited for its declaration.
+        return refuse_taken_types(db, sequence, std::slice::from_ref(&declared.name));
+    }
     Ok(())
 }
 

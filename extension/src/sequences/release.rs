@@ -59,35 +59,41 @@ static AT_POSITION: Statement = Statement::new(
      ORDER BY id LIMIT 1",
     &[INT8OID, INT8OID],
 );
+/// Nothing waits, is ready or is due again in instance $1.
+macro_rules! nothing_left {
+    () => {
+        "NOT EXISTS (SELECT FROM {s}sequenced_message m \
+            WHERE m.sequence_instance_id {=} $1 \
+              AND m.state {=} ANY (ARRAY['WAITING', 'READY']::pg_catalog.text[])) \
+         AND NOT EXISTS (SELECT FROM {s}sequenced_message m \
+            WHERE m.sequence_instance_id {=} $1 AND m.state {=} 'FAILED' \
+              AND m.next_attempt_at IS NOT NULL)"
+    };
+}
 /// Something was processed, every required type was, and nothing is left to do.
 static IS_COMPLETE: Statement = Statement::new(
-    "SELECT EXISTS (SELECT FROM {s}sequenced_message m \
-        WHERE m.sequence_instance_id {=} $1 \
-          AND m.state {=} ANY (ARRAY['PROCESSED', 'SKIPPED']::pg_catalog.text[])) \
-     AND NOT EXISTS (SELECT FROM pg_catalog.unnest($2) AS t (name) \
-        WHERE NOT EXISTS (SELECT FROM {s}sequenced_message m \
-            WHERE m.sequence_instance_id {=} $1 AND m.message_type {=} t.name \
-              AND m.state {=} ANY (ARRAY['PROCESSED', 'SKIPPED']::pg_catalog.text[]))) \
-     AND NOT EXISTS (SELECT FROM {s}sequenced_message m \
-        WHERE m.sequence_instance_id {=} $1 \
-          AND m.state {=} ANY (ARRAY['WAITING', 'READY']::pg_catalog.text[])) \
-     AND NOT EXISTS (SELECT FROM {s}sequenced_message m \
-        WHERE m.sequence_instance_id {=} $1 AND m.state {=} 'FAILED' \
-          AND m.next_attempt_at IS NOT NULL)",
+    concat!(
+        "SELECT EXISTS (SELECT FROM {s}sequenced_message m \
+            WHERE m.sequence_instance_id {=} $1 \
+              AND m.state {=} ANY (ARRAY['PROCESSED', 'SKIPPED']::pg_catalog.text[])) \
+         AND NOT EXISTS (SELECT FROM pg_catalog.unnest($2) AS t (name) \
+            WHERE NOT EXISTS (SELECT FROM {s}sequenced_message m \
+                WHERE m.sequence_instance_id {=} $1 AND m.message_type {=} t.name \
+                  AND m.state {=} ANY (ARRAY['PROCESSED', 'SKIPPED']::pg_catalog.text[]))) \
+         AND ",
+        nothing_left!()
+    ),
     &[INT8OID, TEXTARRAYOID],
 );
 /// A final message was processed, and nothing is left to do.
 static IS_COMPLETE_BY_POSITION: Statement = Statement::new(
-    "SELECT EXISTS (SELECT FROM {s}sequence_message_type t \
-        JOIN {s}sequenced_message m ON m.message_type {=} t.message_type \
-        WHERE t.sequence_name {=} $2 AND t.final AND m.sequence_instance_id {=} $1 \
-          AND m.state {=} ANY (ARRAY['PROCESSED', 'SKIPPED']::pg_catalog.text[])) \
-     AND NOT EXISTS (SELECT FROM {s}sequenced_message m \
-        WHERE m.sequence_instance_id {=} $1 \
-          AND m.state {=} ANY (ARRAY['WAITING', 'READY']::pg_catalog.text[])) \
-     AND NOT EXISTS (SELECT FROM {s}sequenced_message m \
-        WHERE m.sequence_instance_id {=} $1 AND m.state {=} 'FAILED' \
-          AND m.next_attempt_at IS NOT NULL)",
+    concat!(
+        "SELECT EXISTS (SELECT FROM {s}sequence_message_type t \
+            JOIN {s}sequenced_message m ON m.message_type {=} t.message_type \
+            WHERE t.sequence_name {=} $2 AND t.final AND m.sequence_instance_id {=} $1 \
+              AND m.state {=} ANY (ARRAY['PROCESSED', 'SKIPPED']::pg_catalog.text[])) AND ",
+        nothing_left!()
+    ),
     &[INT8OID, TEXTOID],
 );
 
