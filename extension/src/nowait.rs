@@ -19,12 +19,21 @@ pub fn without_waiting<T>(work: impl FnOnce() -> T) -> Option<T> {
 }
 
 /// The work's result, or `None` where one of its locks was not to be had in this time.
+/// Any other error ends the subtransaction too and is raised again outside of it.
 pub fn within<T>(lock_timeout: Duration, work: impl FnOnce() -> T) -> Option<T> {
     // SAFETY: the same order as PL/pgSQL's exception blocks. Context and owner are put
-    // back on both paths, because starting and ending a subtransaction changes them.
+    // back on every path, because starting and ending a subtransaction changes them.
     unsafe {
         let memory_context = pg_sys::CurrentMemoryContext;
         let resource_owner = pg_sys::CurrentResourceOwner;
+        let outside = move || {
+            pg_sys::MemoryContextSwitchTo(memory_context);
+            pg_sys::CurrentResourceOwner = resource_owner;
+        };
+        let roll_back = move || {
+            pg_sys::RollbackAndReleaseCurrentSubTransaction();
+            outside();
+        };
         pg_sys::BeginInternalSubTransaction(std::ptr::null());
         pg_sys::MemoryContextSwitchTo(memory_context);
         let work = AssertUnwindSafe(work);
@@ -34,15 +43,20 @@ pub fn within<T>(lock_timeout: Duration, work: impl FnOnce() -> T) -> Option<T> 
             let result = { work }.0();
             pg_sys::AtEOXact_GUC(true, setting_level);
             pg_sys::ReleaseCurrentSubTransaction();
-            pg_sys::MemoryContextSwitchTo(memory_context);
-            pg_sys::CurrentResourceOwner = resource_owner;
+            outside();
             Some(result)
         }))
-        .catch_when(PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE, |_| {
-            pg_sys::RollbackAndReleaseCurrentSubTransaction();
-            pg_sys::MemoryContextSwitchTo(memory_context);
-            pg_sys::CurrentResourceOwner = resource_owner;
+        .catch_when(PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE, move |_| {
+            roll_back();
             None
+        })
+        .catch_others(move |error| {
+            roll_back();
+            error.rethrow()
+        })
+        .catch_rust_panic(move |error| {
+            roll_back();
+            error.rethrow()
         })
         .execute()
     }

@@ -439,7 +439,13 @@ fn inbox_claim_batch(
         let message_ids = args::required("message_ids", message_ids)?;
         let message_ids = message_ids
             .iter()
-            .map(|message_id| args::id("an element of message_ids", message_id))
+            .map(|message_id| {
+                let message_id = message_id.ok_or_else(|| {
+                    InboxError::null("an element of message_ids")
+                        .hint("Pass an array without NULLs; nothing was claimed.")
+                })?;
+                args::bounded("an element of message_ids", message_id, args::ID_BYTES)
+            })
             .collect::<Result<Vec<&str>>>()?;
         let db = Db::read_write(fcinfo, "inbox_claim_batch")?;
         Ok(claim_batch(&db, consumer, &message_ids))

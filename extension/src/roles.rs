@@ -139,7 +139,8 @@ fn inbox_grant(role_name: Option<&CStr>, access: Option<&str>, fcinfo: pg_sys::F
     or_raise((|| {
         let role = args::required("role_name", role_name)?.to_string_lossy();
         if role.is_empty() {
-            return Err(InboxError::empty("role_name"));
+            return Err(InboxError::invalid("role_name must not be empty")
+                .hint("Pass the name of the role that gets the access."));
         }
         let accesses: &[&Access] = match args::required("access", access)? {
             "consumer" => &[&CONSUMER],
