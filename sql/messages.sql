@@ -54,6 +54,7 @@ COMMENT ON INDEX @extschema@.sequenced_message_unfinished IS 'finds what is not 
 COMMENT ON INDEX @extschema@.sequenced_message_position IS 'position ordering: finds the message at one position';
 COMMENT ON INDEX @extschema@.sequenced_message_ready IS 'what inbox_next() may hand out';
 COMMENT ON INDEX @extschema@.sequenced_message_failed IS 'failed messages by the time they are due again, and dead letters';
+COMMENT ON SEQUENCE @extschema@.sequenced_message_id_seq IS 'ids of sequenced_message';
 COMMENT ON TABLE @extschema@.sequenced_message IS 'Messages that were processed, wait or failed: one row a message';
 COMMENT ON COLUMN @extschema@.sequenced_message.id IS 'the message_id that inbox_receive() and inbox_next() return';
 COMMENT ON COLUMN @extschema@.sequenced_message.message_type IS 'qualified name of the message type; for a plain consumer''s failure the consumer';

@@ -27,6 +27,7 @@ CREATE TABLE @extschema@.sequence_type (
     CONSTRAINT sequence_type_pkey PRIMARY KEY (name),
     CONSTRAINT sequence_type_id_key UNIQUE (id)
 );
+COMMENT ON SEQUENCE @extschema@.sequence_type_id_seq IS 'ids of sequence_type';
 COMMENT ON TABLE @extschema@.sequence_type IS 'Declared sequences: one row a sequence, written by inbox_declare_sequence()';
 COMMENT ON COLUMN @extschema@.sequence_type.id IS 'internal identity of the declaration';
 COMMENT ON COLUMN @extschema@.sequence_type.name IS 'name of the sequence';
@@ -97,6 +98,7 @@ CREATE INDEX sequence_instance_ended ON @extschema@.sequence_instance (name, clo
 COMMENT ON INDEX @extschema@.sequence_instance_open IS 'open instances in the order in which they expire';
 COMMENT ON INDEX @extschema@.sequence_instance_retained IS 'closed and expired instances by the end of their retention';
 COMMENT ON INDEX @extschema@.sequence_instance_ended IS 'closed and expired instances by the time they ended';
+COMMENT ON SEQUENCE @extschema@.sequence_instance_id_seq IS 'ids of sequence_instance';
 COMMENT ON TABLE @extschema@.sequence_instance IS 'Sequence instances: one run of a sequence for one context id; deleting a row deletes its claims and messages';
 COMMENT ON COLUMN @extschema@.sequence_instance.id IS 'the sequence_instance_id of claims and messages';
 COMMENT ON COLUMN @extschema@.sequence_instance.name IS 'name of the sequence';

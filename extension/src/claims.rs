@@ -6,6 +6,7 @@
 //! same insert raises 40001 where the winner committed after the snapshot.
 
 use std::panic::AssertUnwindSafe;
+use std::time::Duration;
 
 use pgrx::pg_sys::BuiltinOid::{INT8OID, TEXTOID};
 use pgrx::prelude::*;
@@ -13,7 +14,7 @@ use pgrx::prelude::*;
 use crate::args;
 use crate::claim_age;
 use crate::errors::{InboxError, Result, or_raise};
-use crate::nowait::without_waiting;
+use crate::nowait::within;
 use crate::probe::{Holder, UniqueIndex};
 use crate::spi::{Db, Statement, arg};
 
@@ -69,11 +70,11 @@ impl TryClaim {
     /// Looks who holds the claim and makes it if nobody is in the way; never waits.
     pub fn attempt(holder: impl FnOnce() -> Holder, claim: impl FnOnce() -> bool) -> Self {
         // The look is inside too: opening a table can wait for whoever empties it.
-        let attempt = without_waiting(|| match holder() {
+        let attempt = within(Duration::ZERO, || match holder() {
             Holder::InFlight(_) => None,
             Holder::Nobody | Holder::Settled { .. } => Some(claim()),
         });
-        match attempt.flatten() {
+        match attempt {
             Some(true) => Self::Claimed,
             Some(false) => Self::Duplicate,
             None => Self::InFlight,

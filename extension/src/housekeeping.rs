@@ -15,7 +15,7 @@ use pgrx::prelude::*;
 use crate::args;
 use crate::claim_age;
 use crate::errors::{InboxError, or_raise};
-use crate::ring::{self, Rotation};
+use crate::ring;
 use crate::sequences::declaration;
 use crate::sequences::instance::Instance;
 use crate::sequences::operator::end_instance;
@@ -139,7 +139,7 @@ pub fn one_batch(db: &Db, size: i32) -> Batch {
     let size = i64::from(size);
     batch.more = [batch.closed, batch.expired, batch.removed, plain].contains(&size);
     // Last, because claims wait from here to the commit.
-    batch.rotated = ring::rotate_if_due(db) == Rotation::Done;
+    batch.rotated = ring::rotate_if_due(db);
     batch
 }
 

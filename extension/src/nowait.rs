@@ -15,12 +15,13 @@ use crate::spi::set_lock_timeout;
 
 /// The work's result, or `None` where it would have had to wait for a lock.
 pub fn without_waiting<T>(work: impl FnOnce() -> T) -> Option<T> {
-    within(Duration::ZERO, work)
+    within(Duration::ZERO, || Some(work()))
 }
 
 /// The work's result, or `None` where one of its locks was not to be had in this time.
-/// Any other error ends the subtransaction too and is raised again outside of it.
-pub fn within<T>(lock_timeout: Duration, work: impl FnOnce() -> T) -> Option<T> {
+/// Work that gives `None` itself is rolled back too, and with it the locks it took. Any
+/// other error ends the subtransaction and is raised again outside of it.
+pub fn within<T>(lock_timeout: Duration, work: impl FnOnce() -> Option<T>) -> Option<T> {
     // SAFETY: the same order as PL/pgSQL's exception blocks. Context and owner are put
     // back on every path, because starting and ending a subtransaction changes them.
     unsafe {
@@ -42,9 +43,13 @@ pub fn within<T>(lock_timeout: Duration, work: impl FnOnce() -> T) -> Option<T> 
             set_lock_timeout(lock_timeout);
             let result = { work }.0();
             pg_sys::AtEOXact_GUC(true, setting_level);
-            pg_sys::ReleaseCurrentSubTransaction();
-            outside();
-            Some(result)
+            if result.is_some() {
+                pg_sys::ReleaseCurrentSubTransaction();
+                outside();
+            } else {
+                roll_back();
+            }
+            result
         }))
         .catch_when(PgSqlErrorCode::ERRCODE_LOCK_NOT_AVAILABLE, move |_| {
             roll_back();

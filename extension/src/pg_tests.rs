@@ -68,7 +68,7 @@ mod tests {
         let longer = within(Duration::from_millis(250), || {
             Spi::get_one::<String>("SHOW lock_timeout").unwrap()
         });
-        assert_eq!(longer, Some(Some("250ms".to_owned())));
+        assert_eq!(longer, Some("250ms".to_owned()));
         assert_eq!(Spi::get_one::<String>("SHOW lock_timeout").unwrap(), before);
     }
 

@@ -76,10 +76,10 @@ on_each_table!(
     " WHERE consumer {=} $1 AND message_id {=} $2",
     &[TEXTOID, TEXTOID]
 );
-static FORGET_PROCESSED: Statement = Statement::new(
+static FORGET_RECORD: Statement = Statement::new(
     "DELETE FROM {s}sequenced_message \
      WHERE message_type {=} $1 AND idempotence_id {=} $2 AND sequence_instance_id IS NULL \
-       AND state {=} 'PROCESSED'",
+       AND state {<>} 'READY'",
     &[TEXTOID, TEXTOID],
 );
 
@@ -233,54 +233,41 @@ fn claim_batch(db: &Db, consumer: &str, message_ids: &[&str]) -> Vec<bool> {
         .collect()
 }
 
-/// What a rotation came to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rotation {
-    /// The ring moved on.
-    Done,
-    /// Not due yet.
-    NotDue,
-    /// Due, but claims are in flight (or something reads the table that it would
-    /// empty): to be tried again later.
-    Busy,
-}
-
-/// Moves the ring on if that is due. The gate stays closed until the transaction ends.
-pub fn rotate_if_due(db: &Db) -> Rotation {
-    if let Plan::NotBefore(_) = planned_at(&read_ring(db), i64::from(clock_timestamp())) {
-        return Rotation::NotDue;
-    }
+/// Moves the ring on if that is due; tells whether it did. Where claims are in flight, or
+/// something reads the table that would be emptied, it gives up and is tried again later.
+/// The gate stays closed until the transaction ends, but only if the ring was changed.
+pub fn rotate_if_due(db: &Db) -> bool {
+    let looks_due = matches!(
+        planned_at(&read_ring(db), i64::from(clock_timestamp())),
+        Plan::MoveTo(_)
+    );
     // A claim of this very transaction would be sealed before it commits.
-    if db.holds_relation_lock("inbox_claim_ring", GATE) {
-        return Rotation::Busy;
+    if !looks_due || db.holds_relation_lock("inbox_claim_ring", GATE) {
+        return false;
     }
     within(settings::rotation_lock_timeout(), || {
         let began = Instant::now();
         db.lock_relation("inbox_claim_ring", CLOSED_GATE);
-        let rotated = move_on(db, began);
-        if rotated {
-            Rotation::Done
-        } else {
-            Rotation::NotDue
-        }
+        move_on(db, began)
     })
-    .unwrap_or(Rotation::Busy)
+    .unwrap_or(false)
 }
 
-/// Empties the oldest table and makes it current, with the gate closed.
-fn move_on(db: &Db, began: Instant) -> bool {
+/// Empties the oldest table and makes it current, with the gate closed. False: another
+/// change of the ring had to come first; none: it is not due.
+fn move_on(db: &Db, began: Instant) -> Option<bool> {
     // The row and the clock are read after the gate was closed: another session may
     // have rotated meanwhile, and no claim can commit after the time that is recorded.
     let now = i64::from(clock_timestamp());
     let ring = read_ring(db);
     let Plan::MoveTo(next) = planned_at(&ring, now) else {
-        return false;
+        return None;
     };
     if ring.sealed_at[next].is_none() && has_rows(db, next) {
         // The ring's row was lost, or a dump is being restored: forget nothing whose age
         // is not known.
         store_ring(db, &ring.sealed(next, now), 0);
-        return false;
+        return Some(false);
     }
     // Claims queue behind the gate already, so both locks share one time-out.
     let left = settings::rotation_lock_timeout().saturating_sub(began.elapsed());
@@ -292,7 +279,7 @@ fn move_on(db: &Db, began: Instant) -> bool {
     );
     or_raise(db.utility(&truncate));
     store_ring(db, &ring.moved(now), 1);
-    true
+    Some(true)
 }
 
 fn has_rows(db: &Db, table: usize) -> bool {
@@ -497,7 +484,7 @@ fn inbox_release(
             let released = delete(db, consumer, message_id);
             if released {
                 // The replay starts from nothing, also for a later inbox_fail().
-                db.write(&FORGET_PROCESSED, &[arg(consumer), arg(message_id)]);
+                db.write(&FORGET_RECORD, &[arg(consumer), arg(message_id)]);
             }
             released
         },
