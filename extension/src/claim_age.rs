@@ -23,13 +23,27 @@ use crate::spi::{Db, Statement, arg};
 /// any retention, long beside the usual transaction, which so writes each claim once.
 pub const TOLERANCE: Duration = Duration::from_millis(50);
 
+/// When a claim began to be made, on both clocks.
+#[derive(Clone, Copy)]
+pub struct Moment {
+    elapsed: Instant,
+    dated: TimestampWithTimeZone,
+}
+
+impl Moment {
+    /// This moment.
+    pub fn now() -> Self {
+        Self {
+            elapsed: Instant::now(),
+            dated: clock_timestamp(),
+        }
+    }
+}
+
 /// The claims of the running transaction.
 struct Open {
-    began: Instant,
-    dated: TimestampWithTimeZone,
+    first: Moment,
     namespace: pg_sys::Oid,
-    /// Whose rights made them; the commit may come under another role.
-    role: pg_sys::Oid,
     message_types: Vec<String>,
     idempotence_ids: Vec<String>,
 }
@@ -47,17 +61,15 @@ static DATE_ANEW: Statement = Statement::new(
     &[TEXTARRAYOID, TEXTARRAYOID, TIMESTAMPTZOID],
 );
 
-/// Remembers a claim that is about to be made until its transaction ends.
-pub fn remember(db: &Db, key: MessageKey<'_>) {
+/// Remembers a claim that was won until its transaction ends. A duplicate is not
+/// remembered: the row is somebody else's.
+pub fn remember(db: &Db, key: MessageKey<'_>, began: Moment) {
     OPEN.with_borrow_mut(|open| {
         let open = open.get_or_insert_with(|| {
             watch_transaction();
             Open {
-                began: Instant::now(),
-                dated: clock_timestamp(),
+                first: began,
                 namespace: db.namespace(),
-                // SAFETY: reads this backend's state.
-                role: unsafe { pg_sys::GetUserId() },
                 message_types: Vec::new(),
                 idempotence_ids: Vec::new(),
             }
@@ -78,29 +90,52 @@ fn date_if_late() {
     let Some(open) = OPEN.take() else {
         return;
     };
-    if open.began.elapsed() <= TOLERANCE {
+    if open.first.elapsed.elapsed() <= TOLERANCE {
         return;
     }
     // SAFETY: the transaction is still whole; an error aborts it, and that puts role and
-    // snapshots back.
+    // snapshots back. As a foreign key's check does, it runs as the table's owner: the
+    // commit may come under another role than the claim, or after SET TRANSACTION READ ONLY.
     unsafe {
-        let mut role = pg_sys::InvalidOid;
-        let mut context = 0;
+        let table =
+            pg_sys::get_relname_relid(c"sequential_inbox_idempotence".as_ptr(), open.namespace);
+        let Some(owner) = owner_of(table) else {
+            return;
+        };
+        let (mut role, mut context) = (pg_sys::InvalidOid, 0);
         pg_sys::GetUserIdAndSecContext(&mut role, &mut context);
+        let read_only = pg_sys::XactReadOnly;
         pg_sys::SetUserIdAndSecContext(
-            open.role,
+            owner,
             context | pg_sys::SECURITY_LOCAL_USERID_CHANGE as i32,
         );
+        pg_sys::XactReadOnly = false;
         pg_sys::PushActiveSnapshot(pg_sys::GetTransactionSnapshot());
         Db::connect(open.namespace).write(
             &DATE_ANEW,
             &[
                 arg(open.message_types),
                 arg(open.idempotence_ids),
-                arg(open.dated),
+                arg(open.first.dated),
             ],
         );
         pg_sys::PopActiveSnapshot();
+        pg_sys::XactReadOnly = read_only;
         pg_sys::SetUserIdAndSecContext(role, context);
+    }
+}
+
+/// Who owns the table; none where it was dropped in this transaction.
+fn owner_of(table: pg_sys::Oid) -> Option<pg_sys::Oid> {
+    if table == pg_sys::InvalidOid {
+        return None;
+    }
+    // SAFETY: the table is open, and so its row of pg_class is valid, while it is read.
+    unsafe {
+        let mode = pg_sys::AccessShareLock as pg_sys::LOCKMODE;
+        let relation = pg_sys::table_open(table, mode);
+        let owner = (*(*relation).rd_rel).relowner;
+        pg_sys::table_close(relation, pg_sys::NoLock as pg_sys::LOCKMODE);
+        Some(owner)
     }
 }

@@ -12,10 +12,10 @@ use pgrx::pg_sys::BuiltinOid::{INT8OID, TEXTOID};
 use pgrx::prelude::*;
 
 use crate::args;
-use crate::claim_age;
+use crate::claim_age::{self, Moment};
 use crate::errors::{InboxError, Result, or_raise};
 use crate::nowait::within;
-use crate::probe::{Holder, UniqueIndex};
+use crate::probe::{Holder, IndexProbe};
 use crate::spi::{Db, Statement, arg};
 
 static INSERT_CLAIM: Statement = Statement::new(
@@ -84,24 +84,25 @@ impl TryClaim {
 
 /// Claims the message for this transaction; waits while another holds it.
 pub fn claim(db: &Db, key: MessageKey<'_>, instance: i64) -> bool {
-    claim_age::remember(db, key);
-    PgTryBuilder::new(AssertUnwindSafe(|| {
-        let inserted = db.write(
-            &INSERT_CLAIM,
-            &[
-                arg(key.message_type),
-                arg(key.idempotence_id),
-                arg(instance),
-            ],
-        );
-        !inserted.is_empty()
+    let began = Moment::now();
+    let won = PgTryBuilder::new(AssertUnwindSafe(|| {
+        let claim = [
+            arg(key.message_type),
+            arg(key.idempotence_id),
+            arg(instance),
+        ];
+        !db.write(&INSERT_CLAIM, &claim).is_empty()
     }))
     // The one foreign key is the instance's. The error is raised anew, with a hint,
     // and ends the transaction as the original would.
     .catch_when(PgSqlErrorCode::ERRCODE_FOREIGN_KEY_VIOLATION, |_| {
         InboxError::no_instance(instance).raise()
     })
-    .execute()
+    .execute();
+    if won {
+        claim_age::remember(db, key, began);
+    }
+    won
 }
 
 /// Gives the claim back, so that the message can be claimed again after the commit.
@@ -114,9 +115,10 @@ pub fn delete(db: &Db, key: MessageKey<'_>) {
 
 /// Who holds the message's claim right now.
 pub fn holder(db: &Db, key: MessageKey<'_>) -> Holder {
-    UniqueIndex::open(
-        db.relation("sequential_inbox_idempotence"),
-        db.relation("sequential_inbox_idempotence_pkey"),
+    IndexProbe::open(
+        db,
+        "sequential_inbox_idempotence",
+        "sequential_inbox_idempotence_pkey",
     )
     .text_key(&[key.message_type, key.idempotence_id])
 }

@@ -16,7 +16,7 @@ use crate::ring;
 use crate::sequences::declaration::{Declaration, Ordering, checked_interval};
 use crate::sequences::instance::{Instance, lock_with_declaration};
 use crate::sequences::message::{self, Content, Message, Record, State};
-use crate::sequences::release;
+use crate::sequences::release::{self, Passage};
 use crate::spi::Db;
 
 /// What is told of a failure.
@@ -140,11 +140,12 @@ fn fail_sequenced(
         ))
         .hint("Pass the sequence instance that inbox_receive() or inbox_next() returned."));
     }
+    let passage = Passage::before(db, declaration, instance.id, key.message_type);
     let place = Place::of_immediate(db, declaration, instance, key);
     failure.write(db, key, place, earlier.as_ref())?;
     claims::delete(db, key);
     if declaration.skips_failures() && !is_retried {
-        release::after_passing(db, declaration, instance, key.message_type);
+        passage.failed(db, instance);
     }
     Ok(true)
 }

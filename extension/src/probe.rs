@@ -1,15 +1,16 @@
-//! Looks a key up in a unique index with a dirty snapshot: who holds it, if anyone.
+//! Looks a key up in an index with a dirty snapshot: who holds it, if anyone.
 //!
 //! SQL cannot see an uncommitted row; it can only wait for it. Two promises need
 //! the look: `inbox_try_claim` answers `in_flight` at once, from the row itself and
-//! not from a hash that may collide, and the sealed tables of the ring are read as
-//! they are now, at every isolation level (G10).
+//! not from a hash that may collide, and the ring and its sealed tables are read as
+//! they are now, at every isolation level (G10). It costs a fraction of a statement,
+//! which is why it also answers what is nearly always "nothing there".
 
 use std::ptr;
 
-use pgrx::{IntoDatum, pg_sys};
+use pgrx::{FromDatum, IntoDatum, pg_sys};
 
-use crate::spi::uses_transaction_snapshot;
+use crate::spi::{Db, uses_transaction_snapshot};
 
 /// What stands under a key at this moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,15 +26,16 @@ pub enum Holder {
     InFlight(pg_sys::TransactionId),
 }
 
-/// A table and one of its unique indexes, open for probes.
-pub struct UniqueIndex {
+/// A table of the extension and one of its btree indexes, open for probes.
+pub struct IndexProbe {
     table: pg_sys::Relation,
     index: pg_sys::Relation,
 }
 
-impl UniqueIndex {
+impl IndexProbe {
     /// Opens both; the locks stay until the transaction ends, as a query's would.
-    pub fn open(table: pg_sys::Oid, index: pg_sys::Oid) -> Self {
+    pub fn open(db: &Db, table: &str, index: &str) -> Self {
+        let (table, index) = (db.relation(table), db.relation(index));
         const MODE: pg_sys::LOCKMODE = pg_sys::AccessShareLock as pg_sys::LOCKMODE;
         // SAFETY: both raise an error where the relation is gone; the references are
         // given back in Drop.
@@ -117,7 +119,7 @@ impl UniqueIndex {
     }
 }
 
-impl Drop for UniqueIndex {
+impl Drop for IndexProbe {
     fn drop(&mut self) {
         const KEEP_LOCK: pg_sys::LOCKMODE = pg_sys::NoLock as pg_sys::LOCKMODE;
         // SAFETY: gives back the references taken in `open`. While an error unwinds the
@@ -126,6 +128,39 @@ impl Drop for UniqueIndex {
             pg_sys::index_close(self.index, KEEP_LOCK);
             pg_sys::table_close(self.table, KEEP_LOCK);
         }
+    }
+}
+
+/// An integer column, from 1, of the one row of a table of the extension, as it is now
+/// at every isolation level; none where there is no row or no value.
+pub fn integer_of_one_row(db: &Db, table: &str, column: usize) -> Option<i32> {
+    const MODE: pg_sys::LOCKMODE = pg_sys::AccessShareLock as pg_sys::LOCKMODE;
+    // SAFETY: the arrays have one element a column; the tuple is read before the scan
+    // ends. A catalog scan takes a new snapshot for a table that has no system cache.
+    unsafe {
+        let relation = pg_sys::table_open(db.relation(table), MODE);
+        let scan = pg_sys::table_beginscan_catalog(relation, 0, ptr::null_mut());
+        let tuple = pg_sys::heap_getnext(scan, pg_sys::ScanDirection::ForwardScanDirection);
+        let value = if tuple.is_null() {
+            None
+        } else {
+            let columns = (*(*relation).rd_att).natts as usize;
+            let mut values = vec![pg_sys::Datum::from(0_usize); columns];
+            let mut nulls = vec![true; columns];
+            pg_sys::heap_deform_tuple(
+                tuple,
+                (*relation).rd_att,
+                values.as_mut_ptr(),
+                nulls.as_mut_ptr(),
+            );
+            values
+                .get(column - 1)
+                .zip(nulls.get(column - 1))
+                .and_then(|(value, is_null)| i32::from_datum(*value, *is_null))
+        };
+        pg_sys::table_endscan(scan);
+        pg_sys::table_close(relation, pg_sys::NoLock as pg_sys::LOCKMODE);
+        value
     }
 }
 

@@ -22,7 +22,7 @@ use crate::args;
 use crate::claims::TryClaim;
 use crate::errors::{InboxError, Result, or_raise};
 use crate::nowait::within;
-use crate::probe::{Holder, UniqueIndex};
+use crate::probe::{Holder, IndexProbe, integer_of_one_row};
 use crate::rotation::{Plan, Ring, TABLES};
 use crate::settings;
 use crate::spi::{self, Db, Statement, arg, quote_identifier};
@@ -35,7 +35,8 @@ const GATE: u32 = pg_sys::RowShareLock;
 /// Taken by a rotation: waits for claims, lets readers of the ring's row go on.
 const CLOSED_GATE: u32 = pg_sys::ExclusiveLock;
 
-static CURRENT: Statement = Statement::new("SELECT current_table FROM {s}inbox_claim_ring", &[]);
+/// The number of the column that names the current table.
+const CURRENT_TABLE: usize = 2;
 
 macro_rules! on_each_table {
     ($name:ident, $before:literal, $after:literal, $args:expr) => {
@@ -116,7 +117,7 @@ impl Gate {
     /// Takes the gate and reads, after that, which table is current.
     fn enter(db: &Db) -> Self {
         db.lock_relation("inbox_claim_ring", GATE);
-        let current: Option<i32> = db.read_latest(&CURRENT, &[]).get(0, 0);
+        let current = integer_of_one_row(db, "inbox_claim_ring", CURRENT_TABLE);
         Self {
             current: current
                 .and_then(|table| usize::try_from(table).ok())
@@ -134,7 +135,7 @@ impl Gate {
     }
 
     /// The two sealed tables, open for probes.
-    fn sealed(&self, db: &Db) -> [UniqueIndex; 2] {
+    fn sealed(&self, db: &Db) -> [IndexProbe; 2] {
         let [_, one, two] = self.tables();
         [open(db, one), open(db, two)]
     }
@@ -147,16 +148,13 @@ const INDEX_NAMES: [&str; TABLES] = [
     "inbox_claim_2_pkey",
 ];
 
-fn open(db: &Db, table: usize) -> UniqueIndex {
-    UniqueIndex::open(
-        db.relation(TABLE_NAMES[table]),
-        db.relation(INDEX_NAMES[table]),
-    )
+fn open(db: &Db, table: usize) -> IndexProbe {
+    IndexProbe::open(db, TABLE_NAMES[table], INDEX_NAMES[table])
 }
 
 /// Whether a sealed table has the claim. Nobody inserts there, but a release or a
 /// failure may be deleting the row: its outcome is waited for.
-fn is_sealed(index: &UniqueIndex, consumer: &str, message_id: &str) -> bool {
+fn is_sealed(index: &IndexProbe, consumer: &str, message_id: &str) -> bool {
     loop {
         match index.text_key(&[consumer, message_id]) {
             Holder::Nobody => return false,

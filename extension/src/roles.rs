@@ -97,6 +97,10 @@ static ROLE_EXISTS: Statement = Statement::new(
     "SELECT r.oid FROM pg_catalog.pg_roles r WHERE r.rolname {=} $1",
     &[TEXTOID],
 );
+static MAY_USE_SCHEMA: Statement = Statement::new(
+    "SELECT pg_catalog.has_schema_privilege($1::pg_catalog.name, $2, 'USAGE')",
+    &[TEXTOID, OIDOID],
+);
 static FUNCTION_FORMS: Statement = Statement::new(
     "SELECT i.identity FROM pg_catalog.pg_proc p \
      CROSS JOIN LATERAL pg_catalog.pg_identify_object( \
@@ -129,6 +133,15 @@ fn grant(db: &Db, role: &str, access: &Access) -> Result<()> {
         db.utility(&format!(
             "GRANT {privileges} ON TABLE {schema}.{relation} TO {grantee}"
         ))?;
+    }
+    // Often it is public, which everybody may use: a grant there would outlive the
+    // extension and be in the way of DROP ROLE.
+    if db
+        .write(&MAY_USE_SCHEMA, &[arg(role), arg(db.namespace())])
+        .get::<bool>(0, 0)
+        == Some(true)
+    {
+        return Ok(());
     }
     db.utility(&format!("GRANT USAGE ON SCHEMA {schema} TO {grantee}"))
 }

@@ -257,8 +257,14 @@ impl Db {
             // SAFETY: the text is NUL-terminated, the types have one element a
             // parameter; SPI copies both. A plan that is kept lives until freed.
             unsafe {
-                let plan =
-                    pg_sys::SPI_prepare(text.as_ptr(), types.len() as i32, types.as_mut_ptr());
+                // A generic plan from the start: the same for every call, and never made
+                // anew because an array or an EXISTS looks dearer in general.
+                let plan = pg_sys::SPI_prepare_cursor(
+                    text.as_ptr(),
+                    types.len() as i32,
+                    types.as_mut_ptr(),
+                    pg_sys::CURSOR_OPT_GENERIC_PLAN as i32,
+                );
                 pg_sys::SPI_keepplan(plan);
                 NonNull::new_unchecked(plan)
             }

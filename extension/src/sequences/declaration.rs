@@ -8,7 +8,7 @@
 //! the old one is judged again under the new one before anything else happens.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 
 use pgrx::JsonB;
@@ -53,6 +53,8 @@ pub struct Declaration {
     types: BTreeMap<String, MessageType>,
     /// For each type, those whose condition names it.
     successors: HashMap<String, Vec<String>>,
+    required: Vec<String>,
+    around: HashMap<String, Vec<String>>,
 }
 
 impl Declaration {
@@ -75,12 +77,14 @@ impl Declaration {
     }
 
     /// The types without which an instance is not complete.
-    pub fn required_types(&self) -> Vec<String> {
-        self.types
-            .values()
-            .filter(|declared| !declared.optional)
-            .map(|declared| declared.name.clone())
-            .collect()
+    pub fn required_types(&self) -> &[String] {
+        &self.required
+    }
+
+    /// What must be known to judge a message of this type and what follows from it: its
+    /// predecessors, the type itself, its successors' predecessors and all required types.
+    pub fn around(&self, name: &str) -> &[String] {
+        self.around.get(name).map(Vec::as_slice).unwrap_or_default()
     }
 
     /// Whether messages are still handled at once and only recorded.
@@ -259,7 +263,23 @@ fn load(db: &Db, id: i32) -> Option<Declaration> {
                 .push(declared.name.clone());
         }
     }
+    let required: Vec<String> = types
+        .values()
+        .filter(|declared| !declared.optional)
+        .map(|d| d.name.clone())
+        .collect();
+    let around = types
+        .keys()
+        .map(|name| {
+            (
+                name.clone(),
+                types_around(name, &types, &successors, &required),
+            )
+        })
+        .collect();
     Some(Declaration {
+        required,
+        around,
         name,
         recording_until: head.get(0, 4),
         version: head.get(0, 0)?,
@@ -276,6 +296,27 @@ fn load(db: &Db, id: i32) -> Option<Declaration> {
         types,
         successors,
     })
+}
+
+/// See [`Declaration::around`]; each type once.
+fn types_around(
+    name: &str,
+    types: &BTreeMap<String, MessageType>,
+    successors: &HashMap<String, Vec<String>>,
+    required: &[String],
+) -> Vec<String> {
+    let successors = successors.get(name).map(Vec::as_slice).unwrap_or_default();
+    let mut around: BTreeSet<&str> = required.iter().map(String::as_str).collect();
+    around.insert(name);
+    for judged in successors.iter().map(String::as_str).chain([name]) {
+        around.extend(
+            types
+                .get(judged)
+                .map(MessageType::predecessors)
+                .unwrap_or_default(),
+        );
+    }
+    around.into_iter().map(str::to_owned).collect()
 }
 
 /// The arguments of `inbox_declare_sequence`, checked as far as one can without a

@@ -8,6 +8,7 @@ use pgrx::datum::Interval;
 use pgrx::pg_sys::BuiltinOid::{BOOLOID, BYTEAOID, INT8OID, INTERVALOID, JSONBOID, TEXTOID};
 
 use crate::claims::MessageKey;
+use crate::probe::{Holder, IndexProbe};
 use crate::spi::{Db, Rows, Statement, arg};
 
 /// A message's state as it is stored.
@@ -177,8 +178,14 @@ pub fn by_id_locked(db: &Db, id: i64) -> Option<Message> {
     Message::from_row(&db.write(&BY_ID_LOCKED, &[arg(id)]), 0)
 }
 
-/// The record of a sequenced message, in whatever instance.
+/// The record of a sequenced message, in whatever instance. The caller holds its claim.
 pub fn sequenced(db: &Db, key: MessageKey<'_>) -> Option<Message> {
+    // Most messages come for the first time: a look into the index is far cheaper than
+    // a statement.
+    let index = IndexProbe::open(db, "sequenced_message", "sequenced_message_key");
+    if index.text_key(&[key.message_type, key.idempotence_id]) == Holder::Nobody {
+        return None;
+    }
     Message::from_row(
         &db.write(
             &SEQUENCED_BY_KEY,

@@ -17,9 +17,10 @@ use super::declaration::{self, Declaration};
 use super::instance::{self, Instance};
 use super::message::{self, Message};
 use super::receive;
+use super::release::Passage;
 use crate::claims;
 use crate::errors::{InboxError, Result, or_raise};
-use crate::probe::{Holder, UniqueIndex};
+use crate::probe::{Holder, IndexProbe};
 use crate::ring;
 use crate::spi::{self, Db, Statement, arg};
 
@@ -125,15 +126,10 @@ fn from_locked(
         Some(message) => message,
         None => due_in(db, declaration, instance, now)?,
     };
+    let message_type = message.message_type.clone();
+    let passage = Passage::before(db, declaration, instance.id, &message_type);
     let released = hand_out(db, message, Some(instance));
-    let message = &released.message;
-    receive::passed(
-        db,
-        declaration,
-        instance,
-        &message.message_type,
-        message.position,
-    );
+    passage.done(db, instance, released.message.position, true);
     Some(released)
 }
 
@@ -151,8 +147,9 @@ fn due_in(
         )?;
         if !claims::claim(db, due.key(), instance.id) {
             // A resend was claimed directly meanwhile: the failure is resolved.
+            let passage = Passage::before(db, declaration, instance.id, &due.message_type);
             settle(db, &due);
-            receive::passed(db, declaration, instance, &due.message_type, due.position);
+            passage.done(db, instance, due.position, true);
             continue;
         }
         if receive::may_go(db, declaration, instance, &due) {
@@ -185,11 +182,7 @@ fn nothing_to_wait_for(db: &Db, id: i64) -> Result<bool> {
     if spi::uses_transaction_snapshot() {
         return Ok(false);
     }
-    let holder = UniqueIndex::open(
-        db.relation("sequence_instance"),
-        db.relation("sequence_instance_pkey"),
-    )
-    .bigint_key(id);
+    let holder = IndexProbe::open(db, "sequence_instance", "sequence_instance_pkey").bigint_key(id);
     match holder {
         Holder::Nobody => Err(InboxError::no_instance(id)),
         Holder::InFlight(_) => Ok(false),

@@ -10,7 +10,8 @@ use pgrx::prelude::*;
 use super::declaration::{Declaration, Ordering};
 use super::instance::{self, Instance};
 use super::message::{self, Message, State};
-use super::{receive, release};
+use super::receive;
+use super::release::{self, Passage};
 use crate::args;
 use crate::claims;
 use crate::errors::{InboxError, Result, or_raise};
@@ -204,18 +205,21 @@ fn skip(db: &Db, id: i64) -> Result<bool> {
     if !claimed {
         return Ok(false);
     }
-    message::set_state(db, id, State::Skipped, keeps_no_place(db, &held));
-    message::drop_content(db, id);
-    if let Held::Sequenced(declaration, mut instance, stored) = held {
-        receive::passed(
-            db,
-            &declaration,
-            &mut instance,
-            &stored.message_type,
-            stored.position,
-        );
+    let rejected = keeps_no_place(db, &held);
+    match held {
+        Held::Plain(_) => end_skipped(db, id, rejected),
+        Held::Sequenced(declaration, mut instance, stored) => {
+            let passage = Passage::before(db, &declaration, instance.id, &stored.message_type);
+            end_skipped(db, id, rejected);
+            passage.done(db, &mut instance, stored.position, true);
+        }
     }
     Ok(true)
+}
+
+fn end_skipped(db: &Db, id: i64, rejected: bool) {
+    message::set_state(db, id, State::Skipped, rejected);
+    message::drop_content(db, id);
 }
 
 /// Gives up the missing positions in front of the first stored message.

@@ -13,7 +13,7 @@ use pgrx::prelude::*;
 use super::declaration::{self, Declaration, Ordering};
 use super::instance::{Instance, State};
 use super::message::{self, Content, Message, Record};
-use super::release;
+use super::release::{self, Passage};
 use crate::args;
 use crate::claims::{self, MessageKey};
 use crate::errors::{InboxError, Result, or_raise};
@@ -90,8 +90,16 @@ fn receive(db: &Db, declaration: &Declaration, arrival: Arrival<'_>) -> Answer {
         // claim by hand. It stands again now.
         return Answer::duplicate(db, arrival.key);
     }
-    let verdict = judge(db, declaration, &mut instance, &arrival, earlier.as_ref());
-    settle(db, declaration, &mut instance, arrival, earlier, verdict)
+    let passage = Passage::before(db, declaration, instance.id, arrival.key.message_type);
+    let verdict = judge(
+        db,
+        declaration,
+        &mut instance,
+        &arrival,
+        earlier.as_ref(),
+        &passage,
+    );
+    settle(db, passage, &mut instance, arrival, earlier, verdict)
 }
 
 fn judge(
@@ -100,6 +108,7 @@ fn judge(
     instance: &mut Instance,
     arrival: &Arrival<'_>,
     earlier: Option<&Message>,
+    passage: &Passage<'_>,
 ) -> Verdict {
     if declaration.is_recording() {
         return Verdict::Process;
@@ -119,12 +128,7 @@ fn judge(
                 decided => return decided,
             }
         }
-        _ => match release::missing_predecessors(
-            db,
-            declaration,
-            instance.id,
-            arrival.key.message_type,
-        ) {
+        _ => match passage.missing() {
             Some(missing) => format!("waits for {}", missing.join(", ")),
             None => return Verdict::Process,
         },
@@ -147,7 +151,8 @@ pub fn may_go(db: &Db, declaration: &Declaration, instance: &Instance, stored: &
             let verdict = judge_position(db, instance, position, Some(stored));
             matches!(verdict, Verdict::Process)
         }
-        _ => release::missing_predecessors(db, declaration, instance.id, &stored.message_type)
+        _ => Passage::before(db, declaration, instance.id, &stored.message_type)
+            .missing()
             .is_none(),
     }
 }
@@ -189,7 +194,7 @@ fn judge_position(
 /// Records what was decided.
 fn settle(
     db: &Db,
-    declaration: &Declaration,
+    passage: Passage<'_>,
     instance: &mut Instance,
     arrival: Arrival<'_>,
     earlier: Option<Message>,
@@ -219,13 +224,7 @@ fn settle(
             if earlier.is_some() {
                 message::drop_content(db, id);
             }
-            passed(
-                db,
-                declaration,
-                instance,
-                arrival.key.message_type,
-                arrival.position,
-            );
+            passage.done(db, instance, arrival.position, false);
         }
         message::State::Waiting => {
             message::store_content(db, id, arrival.content);
@@ -244,25 +243,6 @@ fn settle(
         instance: Some(instance.id),
         message: Some(id),
     }
-}
-
-/// What follows from a message that was just recorded as processed or skipped.
-pub fn passed(
-    db: &Db,
-    declaration: &Declaration,
-    instance: &mut Instance,
-    message_type: &str,
-    position: Option<i64>,
-) {
-    // While recording, messages come in the topic's own order: what was seen counts.
-    if let (Ordering::Position, Some(position)) = (declaration.ordering, position)
-        && position > instance.next_position
-        && declaration.is_recording()
-    {
-        instance.set_next_position(db, position);
-    }
-    release::after_passing(db, declaration, instance, message_type);
-    release::close_if_complete(db, declaration, instance);
 }
 
 /// Checks the position against the ordering (22004, 22023).

@@ -5,31 +5,40 @@
 //! So a released message is found by an index and never by judging instances, and
 //! no wake-up depends on the releaser staying alive.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 
-use pgrx::pg_sys::BuiltinOid::{BOOLOID, INT8OID, TEXTARRAYOID, TEXTOID};
+use pgrx::pg_sys::BuiltinOid::{INT8OID, TEXTARRAYOID, TEXTOID};
 
+use super::condition::MessageType;
 use super::declaration::{Declaration, Ordering};
 use super::instance::{Instance, State};
 use super::message;
 use crate::settings;
-use crate::spi::{Db, Rows, Statement, arg};
+use crate::spi::{Db, Statement, arg};
 
+/// The types of $2 of which a message stands in one of these states in instance $1. One
+/// index probe a type, however many messages it has.
+macro_rules! types_with_a_message {
+    ($condition:literal) => {
+        concat!(
+            "SELECT t.name FROM pg_catalog.unnest($2) AS t (name) \
+             CROSS JOIN LATERAL (SELECT FROM {s}sequenced_message m \
+                WHERE m.sequence_instance_id {=} $1 AND m.message_type {=} t.name AND ",
+            $condition,
+            " LIMIT 1) found"
+        )
+    };
+}
 static PASSED: Statement = Statement::new(
-    "SELECT t.name FROM pg_catalog.unnest($2) AS t (name) \
-     WHERE EXISTS (SELECT FROM {s}sequenced_message m \
-        WHERE m.sequence_instance_id {=} $1 AND m.message_type {=} t.name \
-          AND m.state {=} ANY (ARRAY['PROCESSED', 'SKIPPED']::pg_catalog.text[])) \
-        OR ($3 AND EXISTS (SELECT FROM {s}sequenced_message m \
-        WHERE m.sequence_instance_id {=} $1 AND m.message_type {=} t.name \
-          AND m.state {=} 'FAILED' AND m.next_attempt_at IS NULL AND NOT m.rejected))",
-    &[INT8OID, TEXTARRAYOID, BOOLOID],
+    types_with_a_message!("m.state {=} ANY (ARRAY['PROCESSED', 'SKIPPED']::pg_catalog.text[])"),
+    &[INT8OID, TEXTARRAYOID],
 );
-static WAITING_TYPES: Statement = Statement::new(
-    "SELECT t.name FROM pg_catalog.unnest($2) AS t (name) \
-     WHERE EXISTS (SELECT FROM {s}sequenced_message m \
-        WHERE m.sequence_instance_id {=} $1 AND m.state {=} 'WAITING' \
-          AND m.message_type {=} t.name)",
+/// The same where a message that failed for good counts too.
+static PASSED_OR_FAILED: Statement = Statement::new(
+    types_with_a_message!(
+        "m.state {=} ANY (ARRAY['FAILED', 'PROCESSED', 'SKIPPED']::pg_catalog.text[]) \
+         AND (m.state {<>} 'FAILED' OR (m.next_attempt_at IS NULL AND NOT m.rejected))"
+    ),
     &[INT8OID, TEXTARRAYOID],
 );
 static MAKE_READY: Statement = Statement::new(
@@ -97,70 +106,141 @@ static IS_COMPLETE_BY_POSITION: Statement = Statement::new(
     &[INT8OID, TEXTOID],
 );
 
+/// A message on its way through its instance: what had passed before it is fetched once,
+/// under the instance's lock, and answers whether it may go, what it releases and whether
+/// anything can be complete.
+pub struct Passage<'a> {
+    declaration: &'a Declaration,
+    message_type: &'a str,
+    passed: HashSet<String>,
+}
+
+impl<'a> Passage<'a> {
+    /// The state of things before the message is recorded.
+    pub fn before(
+        db: &Db,
+        declaration: &'a Declaration,
+        instance: i64,
+        message_type: &'a str,
+    ) -> Self {
+        let passed = match declaration.ordering {
+            Ordering::Conditions => {
+                passed(db, declaration, instance, declaration.around(message_type))
+            }
+            Ordering::Position => HashSet::new(),
+        };
+        Self {
+            declaration,
+            message_type,
+            passed,
+        }
+    }
+
+    /// Which predecessors are missing; none: the message may be handled now.
+    pub fn missing(&self) -> Option<Vec<String>> {
+        let declared = self.declaration.message_type(self.message_type)?;
+        if declared.may_go(&|name| self.passed.contains(name)) {
+            return None;
+        }
+        let predecessors = declared.predecessors().into_iter();
+        Some(
+            predecessors
+                .filter(|name| !self.passed.contains(*name))
+                .map(str::to_owned)
+                .collect(),
+        )
+    }
+
+    /// The message is recorded as processed or skipped: makes READY what it released and
+    /// closes the instance if that completes it. `was_stored`: it came out of the inbox.
+    pub fn done(
+        mut self,
+        db: &Db,
+        instance: &mut Instance,
+        position: Option<i64>,
+        was_stored: bool,
+    ) {
+        match self.declaration.ordering {
+            Ordering::Conditions => {
+                self.release(db, instance.id);
+                // Without a look: most messages leave a required type missing.
+                if self
+                    .declaration
+                    .required_types()
+                    .iter()
+                    .all(|name| self.passed.contains(name))
+                {
+                    close_if_complete(db, self.declaration, instance);
+                }
+            }
+            Ordering::Position => {
+                // While recording, messages come in the topic's own order: what was seen
+                // counts.
+                if let Some(position) = position
+                    && position > instance.next_position
+                    && self.declaration.is_recording()
+                {
+                    instance.set_next_position(db, position);
+                }
+                advance(db, self.declaration, instance);
+                // A message that goes at once completes nothing unless it is final; one
+                // that waited may have been the last that a final one left.
+                let is_final = |declared: &MessageType| declared.is_final;
+                if was_stored
+                    || self
+                        .declaration
+                        .message_type(self.message_type)
+                        .is_some_and(is_final)
+                {
+                    close_if_complete(db, self.declaration, instance);
+                }
+            }
+        }
+    }
+
+    /// The message failed for good where that counts as passed.
+    pub fn failed(mut self, db: &Db, instance: &mut Instance) {
+        match self.declaration.ordering {
+            Ordering::Conditions => self.release(db, instance.id),
+            Ordering::Position => advance(db, self.declaration, instance),
+        }
+    }
+
+    /// Makes READY the waiting messages whose condition the message completed. Where a
+    /// message of its type had passed before, nothing can wait for it.
+    fn release(&mut self, db: &Db, instance: i64) {
+        if !self.passed.insert(self.message_type.to_owned()) {
+            return;
+        }
+        let released: Vec<String> = self
+            .declaration
+            .successors(self.message_type)
+            .iter()
+            .filter(|name| {
+                self.declaration
+                    .message_type(name)
+                    .is_some_and(|declared| declared.may_go(&|name| self.passed.contains(name)))
+            })
+            .cloned()
+            .collect();
+        if !released.is_empty() {
+            make_ready(db, instance, released);
+        }
+    }
+}
+
 /// Which of these types count as passed in the instance.
-pub fn passed(
-    db: &Db,
-    declaration: &Declaration,
-    instance: i64,
-    types: &BTreeSet<&str>,
-) -> HashSet<String> {
+fn passed(db: &Db, declaration: &Declaration, instance: i64, types: &[String]) -> HashSet<String> {
     if types.is_empty() {
         return HashSet::new();
     }
-    let names: Vec<&str> = types.iter().copied().collect();
-    texts(&db.write(
-        &PASSED,
-        &[arg(instance), arg(names), arg(declaration.skips_failures())],
-    ))
-    .into_iter()
-    .collect()
-}
-
-fn texts(rows: &Rows) -> Vec<String> {
+    let statement = if declaration.skips_failures() {
+        &PASSED_OR_FAILED
+    } else {
+        &PASSED
+    };
+    let rows = db.write(statement, &[arg(instance), arg(types.to_vec())]);
     (0..rows.len()).filter_map(|row| rows.get(row, 0)).collect()
-}
-
-/// Whether a message of this type may be handled now, and if not, what is missing.
-pub fn missing_predecessors(
-    db: &Db,
-    declaration: &Declaration,
-    instance: i64,
-    message_type: &str,
-) -> Option<Vec<String>> {
-    let declared = declaration.message_type(message_type)?;
-    let predecessors = declared.predecessors();
-    let passed = passed(db, declaration, instance, &predecessors);
-    if declared.may_go(&|name| passed.contains(name)) {
-        return None;
-    }
-    Some(
-        predecessors
-            .into_iter()
-            .filter(|name| !passed.contains(*name))
-            .map(str::to_owned)
-            .collect(),
-    )
-}
-
-/// Makes READY what a message of this type (and position) no longer holds back, and
-/// closes the instance if it is complete. The message is recorded already.
-pub fn after_passing(
-    db: &Db,
-    declaration: &Declaration,
-    instance: &mut Instance,
-    message_type: &str,
-) {
-    match declaration.ordering {
-        Ordering::Conditions => {
-            release_types(
-                db,
-                declaration,
-                instance.id,
-                declaration.successors(message_type),
-            );
-        }
-        Ordering::Position => advance(db, declaration, instance),
-    }
 }
 
 /// Closes the instance if it is open and complete.
@@ -176,7 +256,7 @@ fn is_complete(db: &Db, declaration: &Declaration, instance: i64) -> bool {
     let answer = match declaration.ordering {
         Ordering::Conditions => db.write(
             &IS_COMPLETE,
-            &[arg(instance), arg(declaration.required_types())],
+            &[arg(instance), arg(declaration.required_types().to_vec())],
         ),
         Ordering::Position => db.write(
             &IS_COMPLETE_BY_POSITION,
@@ -184,18 +264,6 @@ fn is_complete(db: &Db, declaration: &Declaration, instance: i64) -> bool {
         ),
     };
     answer.get(0, 0) == Some(true)
-}
-
-/// Makes the waiting messages of those of these types READY whose condition holds.
-fn release_types(db: &Db, declaration: &Declaration, instance: i64, types: &[String]) {
-    if types.is_empty() {
-        return;
-    }
-    let waiting = texts(&db.write(&WAITING_TYPES, &[arg(instance), arg(types.to_vec())]));
-    let (released, _) = judged(db, declaration, instance, waiting);
-    if !released.is_empty() {
-        make_ready(db, instance, released);
-    }
 }
 
 /// Makes the waiting messages of these types READY, and announces that if asked to.
@@ -213,29 +281,6 @@ pub fn announce(db: &Db, instance: i64) {
     if settings::notify() {
         db.write(&NOTIFY, &[arg(instance.to_string())]);
     }
-}
-
-/// Parts the types by whether their condition holds in the instance.
-fn judged(
-    db: &Db,
-    declaration: &Declaration,
-    instance: i64,
-    types: Vec<String>,
-) -> (Vec<String>, Vec<String>) {
-    let declared: Vec<_> = types
-        .iter()
-        .filter_map(|name| declaration.message_type(name))
-        .collect();
-    let predecessors = declared
-        .iter()
-        .flat_map(|declared| declared.predecessors())
-        .collect();
-    let passed = passed(db, declaration, instance, &predecessors);
-    types.into_iter().partition(|name| {
-        declaration
-            .message_type(name)
-            .is_some_and(|declared| declared.may_go(&|name| passed.contains(name)))
-    })
 }
 
 /// The message that holds a position, and whether it is due again by itself.
@@ -272,8 +317,13 @@ pub fn judge_again(db: &Db, declaration: &Declaration, instance: i64) {
         // While recording nothing waits.
         _ if declaration.is_recording() => make_ready(db, instance.id, declaration.all_types()),
         Ordering::Conditions => {
-            let (released, held_back) =
-                judged(db, declaration, instance.id, declaration.all_types());
+            let types = declaration.all_types();
+            let passed = passed(db, declaration, instance.id, &types);
+            let (released, held_back) = types.into_iter().partition(|name| {
+                declaration
+                    .message_type(name)
+                    .is_some_and(|declared| declared.may_go(&|name| passed.contains(name)))
+            });
             make_ready(db, instance.id, released);
             db.write(&MAKE_WAIT, &[arg(instance.id), arg(held_back)]);
         }
