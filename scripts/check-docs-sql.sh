@@ -36,19 +36,28 @@ trap tidy EXIT
 # result goes to PAGE.told, a line number and the words.
 extract() {
     awk -v told="$scratch/$1.told" '
-        /^```sql$/ { inside = 1; blocks++; print ""; next }
-        /^```/ { inside = 0; print ""; next }
-        !inside { print ""; next }
+        { script[NR] = "" }
+        /^```sql$/ { inside = 1; blocks++; first = 0; next }
+        /^```/ { inside = 0; next }
+        !inside { next }
+        # The marker goes before the statement: its last line may begin inside of a literal.
+        first == 0 && !/^ *(--.*)?$/ { first = NR }
         match($0, /; *-- => ?/) {
-            statement = substr($0, 1, RSTART)
             expected = substr($0, RSTART + RLENGTH)
             print NR "\t" expected > told
-            if (expected ~ /^ERROR /) statement = statement " \\echo ERROR :SQLSTATE \\\\"
-            printf "\\echo @@begin %d \\\\ %s \\echo @@end\n", NR, statement
+            script[NR] = substr($0, 1, RSTART)
+            if (expected ~ /^ERROR /) script[NR] = script[NR] " \\echo ERROR :SQLSTATE \\\\"
+            script[NR] = script[NR] " \\echo @@end"
+            script[first] = "\\echo @@begin " NR " \\\\ " script[first]
+            first = 0
             next
         }
-        { print }
-        END { exit blocks == 0 }' "$1"
+        { script[NR] = $0 }
+        /; *(--.*)?$/ { first = 0 }
+        END {
+            for (line = 1; line <= NR; line++) print script[line]
+            exit blocks == 0
+        }' "$1"
 }
 
 # The errors that psql reported, `psql:PAGE:LINE: ERROR: …`, but for those that the page tells.
@@ -87,26 +96,35 @@ compare() {
         }' "$scratch/$1.told" "$scratch/$1.out"
 }
 
-# run_page PAGE
-run_page() {
-    local page=$1
-    mkdir -p "$scratch/$(dirname "$page")"
-    : >"$scratch/$page.told"
-    extract "$page" >"$scratch/$page" || return 0
-    on_database postgres --command="CREATE DATABASE $database TEMPLATE template0 ENCODING 'UTF8' LOCALE 'C'"
-    if ! grep -qi '^CREATE EXTENSION.*sequential_inbox' "$scratch/$page"; then
-        on_database "$database" --command="CREATE EXTENSION sequential_inbox"
-    fi
-    # From its own folder, so that psql reports an error as PAGE:LINE.
-    # It goes on after an error: one run shows them all.
-    local status=0
+# run_sql PAGE: runs what was extracted, and tells what is wrong.
+run_sql() {
+    local page=$1 status=0
+    # From its own folder, so that psql reports an error as PAGE:LINE. It goes on after an error:
+    # one run shows them all.
     (cd "$scratch" && psql --no-psqlrc --quiet --dbname="$database" \
         --tuples-only --no-align --field-separator=' | ' --pset=null=NULL --file="$page") \
         >"$scratch/$page.out" 2>"$scratch/$page.err" || { status=1 && tail -n 3 "$scratch/$page.err"; }
     unexpected_errors "$page" || status=1
     compare "$page" || status=1
+    return "$status"
+}
+
+# run_page PAGE: in a database of its own.
+run_page() {
+    local page=$1
+    mkdir -p "$scratch/$(dirname "$page")"
+    : >"$scratch/$page.told"
+    extract "$page" >"$scratch/$page" || return 0
+    # What `||` follows runs without `set -e`, and so does this function.
+    on_database postgres \
+        --command="CREATE DATABASE $database TEMPLATE template0 ENCODING 'UTF8' LOCALE 'C'" || return
+    local status=0
+    if ! grep -qi '^CREATE EXTENSION.*sequential_inbox' "$scratch/$page"; then
+        on_database "$database" --command="CREATE EXTENSION sequential_inbox" || status=1
+    fi
+    [ "$status" != 0 ] || run_sql "$page" || status=1
     on_database postgres --command="DROP DATABASE $database WITH (FORCE)"
-    [ "$status" = 0 ] || return 1
+    [ "$status" = 0 ] || return
     ran=$((ran + 1))
     say "$page: $(grep -c '^```sql$' "$page") blocks, $(wc -l <"$scratch/$page.told") results as told"
 }

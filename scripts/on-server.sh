@@ -2,6 +2,7 @@
 # (a superuser) name; without PGHOST the script is run again on a throwaway cluster that has the
 # extension installed. Not to be run by itself.
 # shellcheck shell=bash
+# shellcheck disable=SC2154 # common.sh sets these
 
 if [ -z "${PGHOST:-}" ]; then
     load_setup
@@ -12,11 +13,12 @@ fi
 # The psql of the Postgres that setup.sh found comes first.
 if [ -f "$target/setup/$feature.env" ]; then
     load_setup
-    # shellcheck disable=SC2154 # set by load_setup
     PATH=$pg_bindir:$PATH
 fi
 
 # on_database DATABASE OPTION…: psql as a script wants it, ending at the first error.
 on_database() {
-    psql --no-psqlrc --quiet --set=ON_ERROR_STOP=1 --dbname="$@"
+    local database=$1
+    shift
+    psql --no-psqlrc --quiet --set=ON_ERROR_STOP=1 --dbname="$database" "$@"
 }
