@@ -75,7 +75,11 @@ CREATE VIEW @extschema@.inbox_sequences AS
     LEFT JOIN LATERAL (
         SELECT pg_catalog.count(*) FILTER (WHERE m.state OPERATOR(pg_catalog.=) 'WAITING') AS waiting,
                pg_catalog.count(*) FILTER (WHERE m.state OPERATOR(pg_catalog.=) 'READY') AS ready,
-               pg_catalog.count(*) FILTER (WHERE m.state OPERATOR(pg_catalog.=) 'FAILED') AS failed,
+               -- Without those that were claimed again since, see inbox_dead_letters.
+               pg_catalog.count(*) FILTER (WHERE m.state OPERATOR(pg_catalog.=) 'FAILED'
+                   AND NOT EXISTS (SELECT FROM @extschema@.sequential_inbox_idempotence c
+                       WHERE c.message_type OPERATOR(pg_catalog.=) m.message_type
+                         AND c.idempotence_id OPERATOR(pg_catalog.=) m.idempotence_id)) AS failed,
                pg_catalog.count(*) FILTER (WHERE m.state OPERATOR(pg_catalog.=) 'PROCESSED') AS processed,
                pg_catalog.min(m.state_changed_at) FILTER (WHERE m.state OPERATOR(pg_catalog.=) 'WAITING') AS oldest_waiting_at
         FROM @extschema@.sequenced_message m
