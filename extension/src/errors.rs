@@ -118,6 +118,16 @@ impl InboxError {
         )
     }
 
+    /// 40001: what must be decided by was committed after this transaction's snapshot. The
+    /// words are those of Postgres for the same case.
+    pub fn serialization() -> Self {
+        Self::new(
+            PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE,
+            "could not serialize access due to concurrent update",
+        )
+        .hint("Retry the whole transaction.")
+    }
+
     /// 25006: the call would write, and this transaction may not.
     pub fn read_only(function: &str, in_recovery: bool) -> Self {
         let error = Self::new(

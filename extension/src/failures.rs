@@ -93,17 +93,22 @@ impl Place {
     fn of_immediate(
         db: &Db,
         declaration: &Declaration,
-        instance: &Instance,
+        instance: &mut Instance,
         key: MessageKey<'_>,
     ) -> Self {
-        let inferred = declaration.ordering == Ordering::Position
+        let mut place = Self {
+            instance: Some(instance.id),
+            position: None,
+        };
+        if declaration.ordering == Ordering::Position
             && !declaration.is_recording()
             && declaration.message_type(key.message_type).is_some()
-            && release::at_position(db, instance.id, instance.next_position).is_none();
-        Self {
-            instance: Some(instance.id),
-            position: inferred.then_some(instance.next_position),
+        {
+            release::advance(db, declaration, instance);
+            let is_free = release::at_position(db, instance.id, instance.next_position).is_none();
+            place.position = is_free.then_some(instance.next_position);
         }
+        place
     }
 }
 
@@ -141,7 +146,10 @@ fn fail_sequenced(
         .hint("Pass the sequence instance that inbox_receive() or inbox_next() returned."));
     }
     let passage = Passage::before(db, declaration, instance.id, key.message_type);
-    let place = Place::of_immediate(db, declaration, instance, key);
+    let place = match earlier {
+        Some(_) => Place::default(),
+        None => Place::of_immediate(db, declaration, instance, key),
+    };
     failure.write(db, key, place, earlier.as_ref())?;
     claims::delete(db, key);
     if declaration.skips_failures() && !is_retried {

@@ -164,12 +164,7 @@ fn is_sealed(index: &IndexProbe, consumer: &str, message_id: &str) -> bool {
             // What an insert into the table itself would have reported.
             Holder::Settled {
                 after_snapshot: true,
-            } => InboxError::new(
-                PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE,
-                "could not serialize access due to concurrent update",
-            )
-            .hint("Retry the whole transaction.")
-            .raise(),
+            } => InboxError::serialization().raise(),
             Holder::InFlight(holder) => spi::wait_for_transaction(holder),
         }
     }

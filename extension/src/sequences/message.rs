@@ -8,8 +8,9 @@ use pgrx::datum::Interval;
 use pgrx::pg_sys::BuiltinOid::{BOOLOID, BYTEAOID, INT8OID, INTERVALOID, JSONBOID, TEXTOID};
 
 use crate::claims::MessageKey;
+use crate::errors::InboxError;
 use crate::probe::{Holder, IndexProbe};
-use crate::spi::{Db, Rows, Statement, arg};
+use crate::spi::{Db, Rows, Statement, arg, uses_transaction_snapshot};
 
 /// A message's state as it is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -195,15 +196,18 @@ pub fn sequenced(db: &Db, key: MessageKey<'_>) -> Option<Message> {
     )
 }
 
-/// The record of a plain consumer's message.
+/// The record of a plain consumer's message. Its claim is no lock that an older snapshot
+/// would notice, so there a record that it does not show is a 40001 (G10).
 pub fn plain(db: &Db, key: MessageKey<'_>) -> Option<Message> {
-    Message::from_row(
-        &db.write(
-            &PLAIN_BY_KEY,
-            &[arg(key.message_type), arg(key.idempotence_id)],
-        ),
-        0,
-    )
+    let key = [arg(key.message_type), arg(key.idempotence_id)];
+    let latest = Message::from_row(&db.read_latest(&PLAIN_BY_KEY, &key), 0);
+    if uses_transaction_snapshot() {
+        let shown = Message::from_row(&db.write(&PLAIN_BY_KEY, &key), 0);
+        if shown.map(|shown| shown.id) != latest.as_ref().map(|latest| latest.id) {
+            InboxError::serialization().raise();
+        }
+    }
+    latest
 }
 
 /// What a record says of a message when it is received.

@@ -146,6 +146,9 @@ fn judge(
 
 /// Whether a stored message may be handled now.
 pub fn may_go(db: &Db, declaration: &Declaration, instance: &Instance, stored: &Message) -> bool {
+    if declaration.is_recording() {
+        return true;
+    }
     match (declaration.ordering, stored.position) {
         (Ordering::Position, Some(position)) => {
             let verdict = judge_position(db, instance, position, Some(stored));
