@@ -15,7 +15,7 @@ use crate::args;
 use crate::claim_age::{self, Moment};
 use crate::errors::{InboxError, Result, or_raise};
 use crate::nowait::within;
-use crate::probe::{Holder, IndexProbe};
+use crate::probe::{Holder, IndexProbe, Key};
 use crate::spi::{Db, Statement, arg};
 
 static INSERT_CLAIM: Statement = Statement::new(
@@ -120,7 +120,7 @@ pub fn holder(db: &Db, key: MessageKey<'_>) -> Holder {
         "sequential_inbox_idempotence",
         "sequential_inbox_idempotence_pkey",
     )
-    .text_key(&[key.message_type, key.idempotence_id])
+    .holder(&[Key::Text(key.message_type), Key::Text(key.idempotence_id)])
 }
 
 /// `inbox_claim(message_type, idempotence_id, sequence_instance_id)`

@@ -48,7 +48,7 @@ impl<'a> Failure<'a> {
         self,
         db: &Db,
         key: MessageKey<'_>,
-        place: Place,
+        place: Option<Place>,
         earlier: Option<&Message>,
     ) -> Result<()> {
         let stored = earlier.is_some_and(|earlier| message::has_content(db, earlier.id));
@@ -57,19 +57,19 @@ impl<'a> Failure<'a> {
                 .detail("A message that is due again by itself is handed out from the inbox, which has no payload of it.")
                 .hint("Pass the payload with retry_after, or leave retry_after out and let the broker redeliver."));
         }
-        let id = match earlier {
-            Some(earlier) => earlier.id,
-            None => message::record(
-                db,
-                None,
-                Record {
+        let id = match (earlier, place) {
+            (Some(earlier), None) => earlier.id,
+            (_, place) => {
+                let Place { instance, position } = place.unwrap_or_default();
+                let record = Record {
                     key,
-                    instance: place.instance,
-                    position: place.position,
+                    instance,
+                    position,
                     state: State::Failed,
                     rejection: None,
-                },
-            ),
+                };
+                message::record(db, earlier.map(|earlier| earlier.id), record)
+            }
         };
         if !self.content.is_empty() {
             message::store_content(db, id, self.content);
@@ -136,24 +136,27 @@ fn fail_sequenced(
         }
         return Ok(false);
     }
-    if let Some(other) = earlier.as_ref().and_then(|earlier| earlier.instance)
-        && other != instance.id
+    let moved = earlier
+        .as_ref()
+        .is_some_and(|earlier| earlier.instance != Some(instance.id));
+    if let Some(earlier) = earlier.as_ref().filter(|_| moved)
+        && earlier.state != State::Failed
     {
         return Err(InboxError::invalid(format!(
-            "the message belongs to sequence instance {other}, not to {}",
+            "the message belongs to sequence instance {}, not to {}",
+            earlier.instance.unwrap_or_default(),
             instance.id
         ))
         .hint("Pass the sequence instance that inbox_receive() or inbox_next() returned."));
     }
     let passage = Passage::before(db, declaration, instance.id, key.message_type);
-    let place = match earlier {
-        Some(_) => Place::default(),
-        None => Place::of_immediate(db, declaration, instance, key),
-    };
+    // A failed message that was resent under another context fails where it was received.
+    let place =
+        (moved || earlier.is_none()).then(|| Place::of_immediate(db, declaration, instance, key));
     failure.write(db, key, place, earlier.as_ref())?;
     claims::delete(db, key);
     if declaration.skips_failures() && !is_retried {
-        passage.failed(db, instance);
+        passage.failed(instance);
     }
     Ok(true)
 }
@@ -172,7 +175,7 @@ fn fail_plain(db: &Db, key: MessageKey<'_>, failure: Failure<'_>) -> Result<bool
         // Deleting the claim is what two failures of one message meet at. Who deletes
         // nothing was not first: the claim is gone, and everything is asked again.
         if ring::delete(db, key.message_type, key.idempotence_id) {
-            failure.write(db, key, Place::default(), earlier.as_ref())?;
+            failure.write(db, key, None, earlier.as_ref())?;
             return Ok(true);
         }
     }

@@ -78,6 +78,12 @@ extension_sql_file!(
 /// Called by Postgres when the library is loaded.
 #[pg_guard]
 pub extern "C-unwind" fn _PG_init() {
+    // An error of Postgres that passes through Rust would otherwise carry a backtrace in its
+    // DETAIL wherever RUST_BACKTRACE is set for the server.
+    if std::env::var_os("RUST_LIB_BACKTRACE").is_none() {
+        // SAFETY: a backend and the postmaster have one thread.
+        unsafe { std::env::set_var("RUST_LIB_BACKTRACE", "0") };
+    }
     settings::define();
     worker::register();
 }

@@ -26,6 +26,14 @@ pub enum Holder {
     InFlight(pg_sys::TransactionId),
 }
 
+/// The value of one column of an index.
+#[derive(Debug, Clone, Copy)]
+pub enum Key<'a> {
+    Text(&'a str),
+    Bigint(i64),
+    Integer(i32),
+}
+
 /// A table of the extension and one of its btree indexes, open for probes.
 pub struct IndexProbe {
     table: pg_sys::Relation,
@@ -47,24 +55,68 @@ impl IndexProbe {
         }
     }
 
-    /// Who holds the key, given as the values of the index's leading text columns.
-    pub fn text_key(&self, key: &[&str]) -> Holder {
-        let datums: Vec<_> = key.iter().map(|text| text.into_datum()).collect();
-        self.holder(&datums, pg_sys::F_TEXTEQ.into())
+    /// Who holds a key of a unique index, given as the values of its columns.
+    pub fn holder(&self, key: &[Key<'_>]) -> Holder {
+        let mut holder = Holder::Nobody;
+        // A key may have a committed, deleted-in-flight version and no other, or an
+        // uncommitted one beside dead ones, which the snapshot leaves out.
+        self.visit(key, |found, slot| {
+            // SAFETY: the slot holds the heap tuple that the scan has just found.
+            let after_snapshot = unsafe { is_after_snapshot(slot) };
+            holder = match found {
+                Some(transaction) => Holder::InFlight(transaction),
+                None => Holder::Settled { after_snapshot },
+            };
+            found.is_none()
+        });
+        holder
     }
 
-    /// Who holds the key of an index on one bigint column.
-    pub fn bigint_key(&self, key: i64) -> Holder {
-        self.holder(&[key.into_datum()], pg_sys::F_INT8EQ.into())
+    /// Whether there is a row with these values in the index's leading columns, committed
+    /// or of this transaction.
+    pub fn has(&self, key: &[Key<'_>]) -> bool {
+        let mut has = false;
+        self.visit(key, |found, _| {
+            has |= found.is_none();
+            !has
+        });
+        has
     }
 
-    fn holder(&self, key: &[Option<pg_sys::Datum>], equal: pg_sys::Oid) -> Holder {
+    /// A bigint column, from 1, of the row under a key of a unique index.
+    pub fn bigint(&self, key: &[Key<'_>], column: usize) -> Option<i64> {
+        let mut value = None;
+        self.visit(key, |_, slot| {
+            // SAFETY: the slot holds the heap tuple that the scan has just found; it is
+            // pinned while it is read.
+            unsafe {
+                let mut should_free = false;
+                let tuple = pg_sys::ExecFetchSlotHeapTuple(slot, false, &mut should_free);
+                value = column_of(self.table, tuple, column);
+            }
+            false
+        });
+        value
+    }
+
+    /// Calls `see` for each row under the key that is not dead, with the transaction that
+    /// is changing it if there is one, until `see` answers false.
+    fn visit(
+        &self,
+        key: &[Key<'_>],
+        mut see: impl FnMut(Option<pg_sys::TransactionId>, *mut pg_sys::TupleTableSlot) -> bool,
+    ) {
         // SAFETY: the scan keys have one element a column and outlive the scan, as do
-        // the snapshot and the slot; the index is a btree whose columns have the type
-        // that `equal` compares, in the collation of the index itself.
+        // the snapshot and the slot; the index is a btree whose columns have the types
+        // of the key, compared in the collation of the index itself.
         unsafe {
             let mut scan_keys: Vec<pg_sys::ScanKeyData> = Vec::with_capacity(key.len());
             for (column, value) in key.iter().enumerate() {
+                let (equal, datum) = match value {
+                    Key::Text(text) => (pg_sys::F_TEXTEQ, text.into_datum()),
+                    Key::Bigint(number) => (pg_sys::F_INT8EQ, number.into_datum()),
+                    Key::Integer(number) => (pg_sys::F_INT4EQ, number.into_datum()),
+                };
                 let mut scan_key = pg_sys::ScanKeyData::default();
                 pg_sys::ScanKeyEntryInitialize(
                     &mut scan_key,
@@ -73,8 +125,8 @@ impl IndexProbe {
                     pg_sys::BTEqualStrategyNumber as pg_sys::StrategyNumber,
                     pg_sys::InvalidOid,
                     *(*self.index).rd_indcollation.add(column),
-                    equal,
-                    value.unwrap_or(pg_sys::Datum::from(0_usize)),
+                    equal.into(),
+                    datum.unwrap_or(pg_sys::Datum::from(0_usize)),
                 );
                 scan_keys.push(scan_key);
             }
@@ -91,30 +143,18 @@ impl IndexProbe {
                 ptr::null_mut(),
                 0,
             );
-            let mut holder = Holder::Nobody;
-            // A key may have a committed, deleted-in-flight version and no other, or an
-            // uncommitted one beside dead ones, which the snapshot leaves out.
-            while pg_sys::index_getnext_slot(
-                scan,
-                pg_sys::ScanDirection::ForwardScanDirection,
-                slot,
-            ) {
+            const FORWARD: pg_sys::ScanDirection::Type =
+                pg_sys::ScanDirection::ForwardScanDirection;
+            while pg_sys::index_getnext_slot(scan, FORWARD, slot) {
                 let unfinished = [dirty.xmin, dirty.xmax]
                     .into_iter()
                     .find(|xid| *xid != pg_sys::InvalidTransactionId);
-                holder = match unfinished {
-                    Some(xid) => Holder::InFlight(xid),
-                    None => Holder::Settled {
-                        after_snapshot: is_after_snapshot(slot),
-                    },
-                };
-                if unfinished.is_some() {
+                if !see(unfinished, slot) {
                     break;
                 }
             }
             pg_sys::index_endscan(scan);
             pg_sys::ExecDropSingleTupleTableSlot(slot);
-            holder
         }
     }
 }
@@ -135,8 +175,7 @@ impl Drop for IndexProbe {
 /// at every isolation level; none where there is no row or no value.
 pub fn integer_of_one_row(db: &Db, table: &str, column: usize) -> Option<i32> {
     const MODE: pg_sys::LOCKMODE = pg_sys::AccessShareLock as pg_sys::LOCKMODE;
-    // SAFETY: the arrays have one element a column; the tuple is read before the scan
-    // ends. A catalog scan takes a new snapshot for a table that has no system cache.
+    // SAFETY: the tuple is read before the scan ends. A catalog scan takes a new snapshot for a table that has no system cache.
     unsafe {
         let relation = pg_sys::table_open(db.relation(table), MODE);
         let scan = pg_sys::table_beginscan_catalog(relation, 0, ptr::null_mut());
@@ -144,23 +183,36 @@ pub fn integer_of_one_row(db: &Db, table: &str, column: usize) -> Option<i32> {
         let value = if tuple.is_null() {
             None
         } else {
-            let columns = (*(*relation).rd_att).natts as usize;
-            let mut values = vec![pg_sys::Datum::from(0_usize); columns];
-            let mut nulls = vec![true; columns];
-            pg_sys::heap_deform_tuple(
-                tuple,
-                (*relation).rd_att,
-                values.as_mut_ptr(),
-                nulls.as_mut_ptr(),
-            );
-            values
-                .get(column - 1)
-                .zip(nulls.get(column - 1))
-                .and_then(|(value, is_null)| i32::from_datum(*value, *is_null))
+            column_of(relation, tuple, column)
         };
         pg_sys::table_endscan(scan);
         pg_sys::table_close(relation, pg_sys::NoLock as pg_sys::LOCKMODE);
         value
+    }
+}
+
+/// A column, from 1, of a tuple.
+///
+/// # Safety
+/// The tuple belongs to the open relation and is pinned.
+unsafe fn column_of<T: FromDatum>(
+    relation: pg_sys::Relation,
+    tuple: pg_sys::HeapTuple,
+    column: usize,
+) -> Option<T> {
+    // SAFETY: see above; the arrays have one element a column.
+    unsafe {
+        let columns = (*(*relation).rd_att).natts as usize;
+        let mut values = vec![pg_sys::Datum::from(0_usize); columns];
+        let mut nulls = vec![true; columns];
+        pg_sys::heap_deform_tuple(
+            tuple,
+            (*relation).rd_att,
+            values.as_mut_ptr(),
+            nulls.as_mut_ptr(),
+        );
+        let value = values.get(column - 1)?;
+        T::from_datum(*value, *nulls.get(column - 1)?)
     }
 }
 

@@ -22,7 +22,7 @@ use crate::args;
 use crate::claims::TryClaim;
 use crate::errors::{InboxError, Result, or_raise};
 use crate::nowait::within;
-use crate::probe::{Holder, IndexProbe, integer_of_one_row};
+use crate::probe::{Holder, IndexProbe, Key, integer_of_one_row};
 use crate::rotation::{Plan, Ring, TABLES};
 use crate::settings;
 use crate::spi::{self, Db, Statement, arg, quote_identifier};
@@ -156,7 +156,7 @@ fn open(db: &Db, table: usize) -> IndexProbe {
 /// failure may be deleting the row: its outcome is waited for.
 fn is_sealed(index: &IndexProbe, consumer: &str, message_id: &str) -> bool {
     loop {
-        match index.text_key(&[consumer, message_id]) {
+        match index.holder(&[Key::Text(consumer), Key::Text(message_id)]) {
             Holder::Nobody => return false,
             Holder::Settled {
                 after_snapshot: false,
@@ -187,7 +187,7 @@ pub fn claim(db: &Db, consumer: &str, message_id: &str) -> bool {
 /// Who holds the message's claim right now, in any of the tables.
 pub fn holder(db: &Db, consumer: &str, message_id: &str) -> Holder {
     (0..TABLES)
-        .map(|table| open(db, table).text_key(&[consumer, message_id]))
+        .map(|table| open(db, table).holder(&[Key::Text(consumer), Key::Text(message_id)]))
         .find(|holder| *holder != Holder::Nobody)
         .unwrap_or(Holder::Nobody)
 }

@@ -22,6 +22,7 @@ use super::condition::{self, MessageType, Refusal};
 use super::release;
 use crate::args;
 use crate::errors::{InboxError, Result, or_raise, shown};
+use crate::probe::{IndexProbe, Key};
 use crate::spi::{Arg, Db, Statement, arg};
 
 /// How the messages of one instance are ordered.
@@ -121,10 +122,8 @@ static SEQUENCE_BY_NAME: Statement = Statement::new(
     "SELECT id FROM {s}sequence_type WHERE name {=} $1",
     &[TEXTOID],
 );
-static VERSION: Statement = Statement::new(
-    "SELECT version FROM {s}sequence_type WHERE id {=} $1",
-    &[INT4OID],
-);
+/// The number of the column that holds a declaration's version.
+const VERSION_COLUMN: usize = 8;
 static LOAD: Statement = Statement::new(
     "SELECT version, name, ordering, on_failure, recording_until FROM {s}sequence_type WHERE id {=} $1",
     &[INT4OID],
@@ -209,7 +208,8 @@ fn held(db: &Db, id: i32) -> Option<Rc<Declaration>> {
 
 /// The stored declaration, from the cache if that has it; the sequence is locked.
 fn present(db: &Db, id: i32) -> Option<Rc<Declaration>> {
-    let version: i64 = db.read_latest(&VERSION, &[arg(id)]).get(0, 0)?;
+    let version = IndexProbe::open(db, "sequence_type", "sequence_type_id_key")
+        .bigint(&[Key::Integer(id)], VERSION_COLUMN)?;
     let cached = CACHE.with_borrow(|cache| cache.by_id.get(&id).cloned());
     if let Some(declaration) = cached.filter(|declaration| declaration.version == version) {
         return Some(declaration);

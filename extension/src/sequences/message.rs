@@ -9,7 +9,7 @@ use pgrx::pg_sys::BuiltinOid::{BOOLOID, BYTEAOID, INT8OID, INTERVALOID, JSONBOID
 
 use crate::claims::MessageKey;
 use crate::errors::InboxError;
-use crate::probe::{Holder, IndexProbe};
+use crate::probe::{Holder, IndexProbe, Key};
 use crate::spi::{Db, Rows, Statement, arg, uses_transaction_snapshot};
 
 /// A message's state as it is stored.
@@ -184,7 +184,8 @@ pub fn sequenced(db: &Db, key: MessageKey<'_>) -> Option<Message> {
     // Most messages come for the first time: a look into the index is far cheaper than
     // a statement.
     let index = IndexProbe::open(db, "sequenced_message", "sequenced_message_key");
-    if index.text_key(&[key.message_type, key.idempotence_id]) == Holder::Nobody {
+    let probed = [Key::Text(key.message_type), Key::Text(key.idempotence_id)];
+    if index.holder(&probed) == Holder::Nobody {
         return None;
     }
     Message::from_row(

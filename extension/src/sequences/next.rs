@@ -20,7 +20,7 @@ use super::receive;
 use super::release::Passage;
 use crate::claims;
 use crate::errors::{InboxError, Result, or_raise};
-use crate::probe::{Holder, IndexProbe};
+use crate::probe::{Holder, IndexProbe, Key};
 use crate::ring;
 use crate::spi::{self, Db, Statement, arg};
 
@@ -129,7 +129,7 @@ fn from_locked(
     let message_type = message.message_type.clone();
     let passage = Passage::before(db, declaration, instance.id, &message_type);
     let released = hand_out(db, message, Some(instance));
-    passage.done(db, instance, released.message.position, true);
+    passage.done(instance, released.message.position, true);
     Some(released)
 }
 
@@ -149,7 +149,7 @@ fn due_in(
             // A resend was claimed directly meanwhile: the failure is resolved.
             let passage = Passage::before(db, declaration, instance.id, &due.message_type);
             settle(db, &due);
-            passage.done(db, instance, due.position, true);
+            passage.done(instance, due.position, true);
             continue;
         }
         if receive::may_go(db, declaration, instance, &due) {
@@ -182,7 +182,8 @@ fn nothing_to_wait_for(db: &Db, id: i64) -> Result<bool> {
     if spi::uses_transaction_snapshot() {
         return Ok(false);
     }
-    let holder = IndexProbe::open(db, "sequence_instance", "sequence_instance_pkey").bigint_key(id);
+    let holder = IndexProbe::open(db, "sequence_instance", "sequence_instance_pkey")
+        .holder(&[Key::Bigint(id)]);
     match holder {
         Holder::Nobody => Err(InboxError::no_instance(id)),
         Holder::InFlight(_) => Ok(false),

@@ -211,7 +211,7 @@ fn skip(db: &Db, id: i64) -> Result<bool> {
         Held::Sequenced(declaration, mut instance, stored) => {
             let passage = Passage::before(db, &declaration, instance.id, &stored.message_type);
             end_skipped(db, id, rejected);
-            passage.done(db, &mut instance, stored.position, true);
+            passage.done(&mut instance, stored.position, true);
         }
     }
     Ok(true)

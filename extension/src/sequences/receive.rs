@@ -227,7 +227,7 @@ fn settle(
             if earlier.is_some() {
                 message::drop_content(db, id);
             }
-            passage.done(db, instance, arrival.position, false);
+            passage.done(instance, arrival.position, false);
         }
         message::State::Waiting => {
             message::store_content(db, id, arrival.content);

@@ -9,10 +9,10 @@ use std::collections::HashSet;
 
 use pgrx::pg_sys::BuiltinOid::{INT8OID, TEXTARRAYOID, TEXTOID};
 
-use super::condition::MessageType;
 use super::declaration::{Declaration, Ordering};
 use super::instance::{Instance, State};
 use super::message;
+use crate::probe::{IndexProbe, Key};
 use crate::settings;
 use crate::spi::{Db, Statement, arg};
 
@@ -55,6 +55,14 @@ static MAKE_WAIT: Statement = Statement::new(
      WHERE sequence_instance_id {=} $1 AND state {=} 'READY' AND NOT forced \
        AND message_type {=} ANY ($2)",
     &[INT8OID, TEXTARRAYOID],
+);
+/// The same with position ordering: what recording had let go out of turn.
+static MAKE_LATER_WAIT: Statement = Statement::new(
+    "UPDATE {s}sequenced_message SET state = 'WAITING', \
+            state_changed_at = pg_catalog.clock_timestamp() \
+     WHERE sequence_instance_id {=} $1 AND state {=} 'READY' AND NOT forced \
+       AND \"position\" {>} $2",
+    &[INT8OID, INT8OID],
 );
 static NOTIFY: Statement = Statement::new(
     "SELECT pg_catalog.pg_notify('sequential_inbox', $1)",
@@ -106,46 +114,73 @@ static IS_COMPLETE_BY_POSITION: Statement = Statement::new(
     &[INT8OID, TEXTOID],
 );
 
-/// A message on its way through its instance: what had passed before it is fetched once,
-/// under the instance's lock, and answers whether it may go, what it releases and whether
-/// anything can be complete.
+/// A message on its way through its instance: whether it may go, what it releases and
+/// whether the instance is complete with it. The instance's lock is held, so nobody else
+/// changes what the looks into the indexes find.
 pub struct Passage<'a> {
+    db: &'a Db,
     declaration: &'a Declaration,
+    instance: i64,
     message_type: &'a str,
-    passed: HashSet<String>,
+    index: IndexProbe,
+    /// Fetched beforehand where failures count as passed, which no index tells alone.
+    prefetched: Option<HashSet<String>>,
+    /// A message of the type had passed before this one.
+    is_repeated: bool,
 }
 
 impl<'a> Passage<'a> {
     /// The state of things before the message is recorded.
     pub fn before(
-        db: &Db,
+        db: &'a Db,
         declaration: &'a Declaration,
         instance: i64,
         message_type: &'a str,
     ) -> Self {
-        let passed = match declaration.ordering {
-            Ordering::Conditions => {
-                passed(db, declaration, instance, declaration.around(message_type))
-            }
-            Ordering::Position => HashSet::new(),
-        };
-        Self {
+        let by_conditions = declaration.ordering == Ordering::Conditions;
+        let prefetched = (by_conditions && declaration.skips_failures())
+            .then(|| passed(db, declaration, instance, declaration.around(message_type)));
+        let mut passage = Self {
+            db,
             declaration,
+            instance,
             message_type,
-            passed,
+            index: IndexProbe::open(db, "sequenced_message", "sequenced_message_instance"),
+            prefetched,
+            is_repeated: false,
+        };
+        passage.is_repeated = by_conditions
+            && !declaration.successors(message_type).is_empty()
+            && passage.has_passed(message_type);
+        passage
+    }
+
+    /// Whether a message of this type counts as passed. A look into the index costs a
+    /// fraction of a statement, and most questions need few.
+    fn has_passed(&self, name: &str) -> bool {
+        match &self.prefetched {
+            Some(passed) => passed.contains(name),
+            None => ["PROCESSED", "SKIPPED"].into_iter().any(|state| {
+                let key = [
+                    Key::Bigint(self.instance),
+                    Key::Text(name),
+                    Key::Text(state),
+                ];
+                self.index.has(&key)
+            }),
         }
     }
 
     /// Which predecessors are missing; none: the message may be handled now.
     pub fn missing(&self) -> Option<Vec<String>> {
         let declared = self.declaration.message_type(self.message_type)?;
-        if declared.may_go(&|name| self.passed.contains(name)) {
+        if declared.may_go(&|name| self.has_passed(name)) {
             return None;
         }
         let predecessors = declared.predecessors().into_iter();
         Some(
             predecessors
-                .filter(|name| !self.passed.contains(*name))
+                .filter(|name| !self.has_passed(name))
                 .map(str::to_owned)
                 .collect(),
         )
@@ -153,24 +188,12 @@ impl<'a> Passage<'a> {
 
     /// The message is recorded as processed or skipped: makes READY what it released and
     /// closes the instance if that completes it. `was_stored`: it came out of the inbox.
-    pub fn done(
-        mut self,
-        db: &Db,
-        instance: &mut Instance,
-        position: Option<i64>,
-        was_stored: bool,
-    ) {
+    pub fn done(self, instance: &mut Instance, position: Option<i64>, was_stored: bool) {
         match self.declaration.ordering {
             Ordering::Conditions => {
-                self.release(db, instance.id);
-                // Without a look: most messages leave a required type missing.
-                if self
-                    .declaration
-                    .required_types()
-                    .iter()
-                    .all(|name| self.passed.contains(name))
-                {
-                    close_if_complete(db, self.declaration, instance);
+                self.release();
+                if instance.state == State::Open && self.may_be_complete() {
+                    close_if_complete(self.db, self.declaration, instance);
                 }
             }
             Ordering::Position => {
@@ -180,51 +203,69 @@ impl<'a> Passage<'a> {
                     && position > instance.next_position
                     && self.declaration.is_recording()
                 {
-                    instance.set_next_position(db, position);
+                    instance.set_next_position(self.db, position);
                 }
-                advance(db, self.declaration, instance);
+                advance(self.db, self.declaration, instance);
                 // A message that goes at once completes nothing unless it is final; one
                 // that waited may have been the last that a final one left.
-                let is_final = |declared: &MessageType| declared.is_final;
-                if was_stored
-                    || self
-                        .declaration
-                        .message_type(self.message_type)
-                        .is_some_and(is_final)
-                {
-                    close_if_complete(db, self.declaration, instance);
+                let declared = self.declaration.message_type(self.message_type);
+                if was_stored || declared.is_some_and(|declared| declared.is_final) {
+                    close_if_complete(self.db, self.declaration, instance);
                 }
             }
         }
     }
 
     /// The message failed for good where that counts as passed.
-    pub fn failed(mut self, db: &Db, instance: &mut Instance) {
+    pub fn failed(self, instance: &mut Instance) {
         match self.declaration.ordering {
-            Ordering::Conditions => self.release(db, instance.id),
-            Ordering::Position => advance(db, self.declaration, instance),
+            Ordering::Conditions => self.release(),
+            Ordering::Position => advance(self.db, self.declaration, instance),
         }
+    }
+
+    /// Whether every required type has passed, this one's included. The last declared are
+    /// asked for first: they are usually the ones that are missing.
+    fn may_be_complete(&self) -> bool {
+        let mut required = self.declaration.required_types().iter().rev();
+        required.all(|name| self.is_passed_now(name))
+    }
+
+    fn is_passed_now(&self, name: &str) -> bool {
+        name == self.message_type || self.has_passed(name)
     }
 
     /// Makes READY the waiting messages whose condition the message completed. Where a
     /// message of its type had passed before, nothing can wait for it.
-    fn release(&mut self, db: &Db, instance: i64) {
-        if !self.passed.insert(self.message_type.to_owned()) {
+    fn release(&self) {
+        if self.is_repeated {
             return;
         }
-        let released: Vec<String> = self
-            .declaration
-            .successors(self.message_type)
+        let successors = self.declaration.successors(self.message_type);
+        if successors.is_empty() {
+            return;
+        }
+        let unfinished =
+            IndexProbe::open(self.db, "sequenced_message", "sequenced_message_unfinished");
+        let waits = |name: &str| {
+            let key = [
+                Key::Bigint(self.instance),
+                Key::Text("WAITING"),
+                Key::Text(name),
+            ];
+            unfinished.has(&key)
+        };
+        let released: Vec<String> = successors
             .iter()
+            .filter(|name| waits(name))
             .filter(|name| {
-                self.declaration
-                    .message_type(name)
-                    .is_some_and(|declared| declared.may_go(&|name| self.passed.contains(name)))
+                let declared = self.declaration.message_type(name);
+                declared.is_some_and(|declared| declared.may_go(&|name| self.is_passed_now(name)))
             })
             .cloned()
             .collect();
         if !released.is_empty() {
-            make_ready(db, instance, released);
+            make_ready(self.db, self.instance, released);
         }
     }
 }
@@ -327,7 +368,11 @@ pub fn judge_again(db: &Db, declaration: &Declaration, instance: i64) {
             make_ready(db, instance.id, released);
             db.write(&MAKE_WAIT, &[arg(instance.id), arg(held_back)]);
         }
-        Ordering::Position => advance(db, declaration, &mut instance),
+        Ordering::Position => {
+            let next = instance.next_position;
+            db.write(&MAKE_LATER_WAIT, &[arg(instance.id), arg(next)]);
+            advance(db, declaration, &mut instance);
+        }
     }
     close_if_complete(db, declaration, &mut instance);
 }
