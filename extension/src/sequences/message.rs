@@ -151,6 +151,10 @@ static SET_FAILED: Statement = Statement::new(
      WHERE id {=} $1",
     &[INT8OID, TEXTOID, INTERVALOID],
 );
+static STOP_RETRYING: Statement = Statement::new(
+    "UPDATE {s}sequenced_message SET next_attempt_at = NULL WHERE id {=} $1",
+    &[INT8OID],
+);
 static STORE_CONTENT: Statement = Statement::new(
     "INSERT INTO {s}buffered_message AS b (message_id, payload, message_key, headers) \
      VALUES ($1, $2, $3, $4) \
@@ -278,6 +282,11 @@ pub fn set_forced(db: &Db, id: i64, rejected: bool) {
 /// Makes the message FAILED and counts the attempt; due again after the interval.
 pub fn set_failed(db: &Db, id: i64, error: Option<&str>, retry_after: Option<Interval>) {
     db.write(&SET_FAILED, &[arg(id), arg(error), arg(retry_after)]);
+}
+
+/// Leaves a failed message to an operator: it is not due by itself any more.
+pub fn stop_retrying(db: &Db, id: i64) {
+    db.write(&STOP_RETRYING, &[arg(id)]);
 }
 
 /// Stores payload, key and headers; what is not given keeps what was stored.

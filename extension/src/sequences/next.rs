@@ -16,6 +16,7 @@ use pgrx::prelude::*;
 use super::declaration::{self, Declaration};
 use super::instance::{self, Instance};
 use super::message::{self, Message};
+use super::operator;
 use super::receive;
 use super::release::Passage;
 use crate::claims;
@@ -152,10 +153,16 @@ fn due_in(
             passage.done(instance, due.position, true);
             continue;
         }
+        if operator::has_lost_its_place(db, declaration, instance, &due) {
+            // It can never go: a dead letter again, for an operator to decide.
+            claims::delete(db, due.key());
+            message::stop_retrying(db, due.id);
+            continue;
+        }
         if receive::may_go(db, declaration, instance, &due) {
             return Some(due);
         }
-        message::set_state(db, due.id, message::State::Waiting, due.rejected);
+        message::set_state(db, due.id, message::State::Waiting, false);
         instance.reopen(db);
     }
 }

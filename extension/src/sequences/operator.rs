@@ -146,7 +146,7 @@ fn retry_plain(db: &Db, stored: &Message) -> bool {
 
 /// Whether a rejected message could never go again: its position was given up, or
 /// another message has it.
-fn has_lost_its_place(
+pub fn has_lost_its_place(
     db: &Db,
     declaration: &Declaration,
     instance: &Instance,
