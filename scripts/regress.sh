@@ -32,6 +32,9 @@ output=$target/test/$feature/$kind
 rm -rf "$output"
 mkdir -p "$output"
 
+# A step that never comes to its end is given up after this many seconds, not five minutes.
+export PGISOLATIONTIMEOUT=${PGISOLATIONTIMEOUT:-60}
+
 cargo build --quiet --package throwaway-cluster
 status=0
 # shellcheck disable=SC2016 # PGPORT is the inner shell's

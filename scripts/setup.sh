@@ -63,13 +63,18 @@ complete() {
         [ -x "$("$1" --bindir)/initdb" ]
 }
 
-# Sets PG_CONFIG to a system installation, if there is one that is complete.
+# Sets PG_CONFIG to a system installation, if there is one that is complete and that this user may
+# install into; otherwise sets read_only to one that is complete at least.
 find_system_postgres() {
     local candidate
+    read_only=
     for candidate in "${PG_CONFIG:-}" "$(toml "$feature" pg_config)" "$(command -v pg_config || true)"; do
-        if [ -n "$candidate" ] && complete "$candidate" && { writable "$candidate" || sudo_works; }; then
-            PG_CONFIG=$candidate
-            return 0
+        if [ -n "$candidate" ] && complete "$candidate"; then
+            if writable "$candidate" || sudo_works; then
+                PG_CONFIG=$candidate
+                return 0
+            fi
+            read_only=$candidate
         fi
     done
     PG_CONFIG=
@@ -198,10 +203,12 @@ if ! find_system_postgres; then
     if [ -n "$(toml "$feature" wheel)" ]; then
         postgres=wheel
         python3 -m pip --version >/dev/null 2>&1 || need "Python with pip" python3 python3-pip
+    elif [ -n "$read_only" ]; then
+        fail "you may not install into the Postgres of $read_only: run this as root or with a" \
+            "sudo that asks no password, or take a Postgres that needs neither: PG=16 or PG=18"
     else
         # shellcheck disable=SC2046 # one package a word
-        need "a Postgres $PG server with headers that this user may install into" \
-            $(toml "$feature" apt)
+        need "a Postgres $PG server with its headers" $(toml "$feature" apt)
     fi
 fi
 install_missing
@@ -211,7 +218,7 @@ if [ "$postgres" = wheel ]; then
     find_wheel_postgres || install_wheel
 elif [ -z "$PG_CONFIG" ]; then
     find_system_postgres ||
-        fail "still no Postgres $PG server with headers that this user may install into"
+        fail "still no Postgres $PG server with its headers"
 fi
 install_cargo_pgrx
 configure_pgrx

@@ -9,7 +9,7 @@
 #
 # The order keeps the compiler's work low. `cargo pgrx test` installs a build of its own, with its
 # tests in the extension's SQL; all other suites, and whoever uses this Postgres afterwards, must
-# see the plain build, so that is installed right after it, even after a failure or Ctrl-C.
+# see the plain build, so that is installed right after it. After Ctrl-C, none is left.
 
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
@@ -99,27 +99,35 @@ count_regress() {
 # socket.
 pgrx_data=$(mktemp -d /var/tmp/pgrx-XXXXXX)
 pgrx_build_installed=no
+
+uninstall_extension() {
+    local as_root=()
+    [ "$install_with_sudo" = no ] || as_root=(sudo -n)
+    ${as_root[@]+"${as_root[@]}"} rm -f "$("$PG_CONFIG" --pkglibdir)/$extension.so" \
+        "$("$PG_CONFIG" --sharedir)/extension/$extension"{.control,--*.sql}
+}
+
 leave_tidy() {
     rm -rf "$pgrx_data"
     if [ "$pgrx_build_installed" = yes ]; then
-        scripts/install-extension.sh dev
+        uninstall_extension
+        say "The extension is not installed now, because its test build was; see make install."
     fi
 }
 trap leave_tidy EXIT
 
 pgrx_test() {
-    local arguments=(--pgdata "$pgrx_data") as_root=()
+    local arguments=(--pgdata "$pgrx_data")
     if am_root; then
         chown postgres "$pgrx_data"
         arguments+=(--runas postgres)
     elif [ "$install_with_sudo" = yes ]; then
         # That makes pgrx install with sudo.
         arguments+=(--runas "$(id -un)")
-        as_root=(sudo -n)
     fi
     # Installing with sudo, pgrx overwrites the library in place, which kills every server that
     # has it loaded; a removed one lives on until they let go of it.
-    ${as_root[@]+"${as_root[@]}"} rm -f "$("$PG_CONFIG" --pkglibdir)/$extension.so"
+    uninstall_extension
     # pgrx connects as the user it reads from this variable.
     USER=$(id -un) cargo pgrx test "$feature" "${arguments[@]}"
 }
@@ -136,7 +144,9 @@ suite "cargo test" count_rust cargo test "${other_crates[@]}" --no-fail-fast -- 
 suite "pg_regress" count_regress scripts/regress.sh regress
 suite "isolation" count_regress scripts/regress.sh isolation
 
-check "documentation" scripts/lint.sh doc
+check "SQL of the documentation" scripts/check-docs-sql.sh
+check "scheduling with pg_cron" scripts/check-pg-cron.sh
+check "documentation of the Rust code" scripts/lint.sh doc
 
 heading "Postgres $PG"
 for problem in ${problems[@]+"${problems[@]}"}; do

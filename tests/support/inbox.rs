@@ -13,7 +13,7 @@ use postgres::{
 
 use crate::Database;
 
-/// All three, by the words of `BEGIN`.
+/// All three that differ, the default first.
 pub const ISOLATION_LEVELS: [IsolationLevel; 3] = [
     IsolationLevel::ReadCommitted,
     IsolationLevel::RepeatableRead,

@@ -5,6 +5,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod inbox;
+pub mod kinds;
+pub mod retention;
+pub mod servers;
 
 use std::{
     sync::{

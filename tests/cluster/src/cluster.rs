@@ -1,24 +1,18 @@
 //! Making, starting, stopping and copying clusters.
 
 use std::ffi::OsStr;
-use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom, Write};
 use std::net::TcpListener;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
-use std::{env, iter};
+use std::time::Instant;
+use std::{env, fs, iter, thread};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
 use crate::error::Error;
+use crate::home::{CLIENT_VARIABLES, Home, PATIENCE, POLL, send, wait_for_end};
 use crate::installation::Installation;
-use crate::janitor::Janitor;
-use crate::server_user::ServerUser;
 
 /// The superuser of every cluster.
 const SUPERUSER: &str = "postgres";
@@ -29,38 +23,12 @@ const DATABASE: &str = "postgres";
 /// Servers listen here and nowhere else.
 const HOST: &str = "127.0.0.1";
 
-/// How long a server may take to start, stop, promote or catch up. Generous: a loaded machine
-/// that recovers from a crash must not fail a test.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// How often a state is looked at while waiting for it.
-const POLL: Duration = Duration::from_millis(10);
-
 /// Ports come from below Linux's ephemeral range (from 32768), so that no outgoing connection
 /// takes a stopped cluster's port before it starts again.
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
 
 /// How many ports are tried before giving up.
 const PORT_ATTEMPTS: usize = 20;
-
-/// How much of the server's log an error shows.
-const LOG_TAIL_BYTES: u64 = 4096;
-
-/// What a client's environment must not decide about a connection to a throwaway cluster.
-const CLIENT_VARIABLES: [&str; 12] = [
-    "PGAPPNAME",
-    "PGCLIENTENCODING",
-    "PGDATABASE",
-    "PGDATA",
-    "PGHOST",
-    "PGHOSTADDR",
-    "PGOPTIONS",
-    "PGPASSWORD",
-    "PGPORT",
-    "PGSERVICE",
-    "PGSSLMODE",
-    "PGUSER",
-];
 
 /// Describes a cluster before it is made; from [`Cluster::builder`].
 #[derive(Debug, Clone)]
@@ -80,8 +48,8 @@ impl Builder {
         self
     }
 
-    /// Makes the cluster's folder in this one. Without it: `TMPDIR`, else `/var/tmp`, which is on
-    /// disk where `/tmp` may be memory, so that fsync costs what it costs in production.
+    /// Makes the cluster's folder in this one, which the server's user must be able to write to.
+    /// Without it: in `TMPDIR`, `/var/tmp` or `/tmp`.
     pub fn base_dir(mut self, path: impl Into<PathBuf>) -> Self {
         self.base_dir = Some(path.into());
         self
@@ -118,6 +86,7 @@ impl Builder {
         let home = Home::make(installation, self.base_dir.as_deref())?;
         home.output(
             home.server_program("initdb")
+                .stdin(home.held_by_janitor()?)
                 .arg("--pgdata")
                 .arg(home.data())
                 .args(["--username", SUPERUSER, "--auth=trust"])
@@ -178,7 +147,7 @@ impl Cluster {
                 ("port".to_owned(), port.to_string()),
                 (
                     "unix_socket_directories".to_owned(),
-                    home.folder.display().to_string(),
+                    home.folder().display().to_string(),
                 ),
             ])?;
             match home.launch() {
@@ -215,7 +184,7 @@ impl Cluster {
 
     /// The folder of the Unix socket; usable as a `host` by libpq and by tokio-postgres.
     pub fn socket_dir(&self) -> &Path {
-        &self.home.folder
+        self.home.folder()
     }
 
     /// The data folder (PGDATA).
@@ -230,7 +199,7 @@ impl Cluster {
 
     /// The folder of the installation's programs.
     pub fn bindir(&self) -> &Path {
-        self.home.installation.bindir()
+        self.home.installation().bindir()
     }
 
     /// A libpq connection string for the database `postgres`.
@@ -423,9 +392,10 @@ impl Cluster {
     ///
     /// When the copy fails or the standby does not start.
     pub fn standby(&self) -> Result<Self, Error> {
-        let home = Home::make(self.home.installation.clone(), self.base_dir.as_deref())?;
+        let home = Home::make(self.home.installation().clone(), self.base_dir.as_deref())?;
         home.output(
             home.server_program("pg_basebackup")
+                .stdin(home.held_by_janitor()?)
                 .args([
                     "--host",
                     HOST,
@@ -514,191 +484,6 @@ impl Drop for Cluster {
     }
 }
 
-/// A cluster's folder, with the data, the log and the socket in it, and the janitor that
-/// removes it.
-#[derive(Debug)]
-struct Home {
-    folder: PathBuf,
-    installation: Installation,
-    user: ServerUser,
-    _janitor: Janitor,
-}
-
-impl Home {
-    /// Makes an empty folder that the server's user owns, and has it watched.
-    fn make(installation: Installation, base_dir: Option<&Path>) -> Result<Self, Error> {
-        let user = ServerUser::find()?;
-        user.check_reach(&installation.program("postgres"))?;
-        let base_dir = match base_dir {
-            Some(path) => path.to_owned(),
-            None => env::var_os("TMPDIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from),
-        };
-        user.check_reach(&base_dir)?;
-        // Short, because the path of a Unix socket ends at 107 bytes.
-        let folder = tempfile::Builder::new()
-            .prefix("pg-")
-            .tempdir_in(&base_dir)
-            .map_err(Error::io(format!(
-                "making a folder in {}",
-                base_dir.display()
-            )))?;
-        user.own(folder.path())?;
-        let janitor = Janitor::hire(&user, &installation.program("pg_ctl"), folder.path())?;
-        Ok(Self {
-            folder: folder.keep(),
-            installation,
-            user,
-            _janitor: janitor,
-        })
-    }
-
-    fn data(&self) -> PathBuf {
-        self.folder.join("data")
-    }
-
-    fn log(&self) -> PathBuf {
-        self.folder.join("server.log")
-    }
-
-    /// One of the installation's programs, to be run as the server's user in a clean environment.
-    fn server_program(&self, name: &str) -> Command {
-        let mut command = Command::new(self.installation.program(name));
-        for variable in CLIENT_VARIABLES {
-            command.env_remove(variable);
-        }
-        command.current_dir(&self.folder).stdin(Stdio::null());
-        self.user.apply(&mut command);
-        command
-    }
-
-    /// Appends to postgresql.conf.
-    fn configure(&self, settings: &[(String, String)]) -> Result<(), Error> {
-        let path = self.data().join("postgresql.conf");
-        let lines = settings.iter().map(|(name, value)| {
-            let value = value.replace('\\', "\\\\").replace('\'', "''");
-            format!("{name} = '{value}'\n")
-        });
-        OpenOptions::new()
-            .append(true)
-            .open(&path)
-            .and_then(|mut file| file.write_all(lines.collect::<String>().as_bytes()))
-            .map_err(Error::io(format!("writing {}", path.display())))
-    }
-
-    /// Starts the postmaster and waits until it takes connections.
-    fn launch(&self) -> Result<Child, Error> {
-        let path = self.log();
-        let log = OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(&path)
-            .map_err(Error::io(format!("opening {}", path.display())))?;
-        let start = log
-            .metadata()
-            .map_err(Error::io("looking at the log"))?
-            .len();
-        let errors = log.try_clone().map_err(Error::io("opening the log"))?;
-        // A child of this process, not a daemon of pg_ctl's: its end is then known at once. In a
-        // process group of its own, so that Ctrl-C does not stop it under the tests' feet.
-        let mut child = self
-            .server_program("postgres")
-            .arg("-D")
-            .arg(self.data())
-            .process_group(0)
-            .stdout(log)
-            .stderr(errors)
-            .spawn()
-            .map_err(Error::io("starting postgres"))?;
-        let deadline = Instant::now() + PATIENCE;
-        while !self.is_ready(child.id()) {
-            if let Some(status) = child
-                .try_wait()
-                .map_err(Error::io("waiting for the server"))?
-            {
-                return Err(Error::Exited {
-                    status,
-                    log: self.log_tail(start),
-                });
-            }
-            if Instant::now() > deadline {
-                send(&child, Signal::SIGKILL)?;
-                child.wait().map_err(Error::io("waiting for the server"))?;
-                return Err(self.timeout("starting the server".to_owned()));
-            }
-            thread::sleep(POLL);
-        }
-        Ok(child)
-    }
-
-    /// Whether this very postmaster says in its PID file that it takes connections: its number in
-    /// the first line, its state in the eighth, as pg_ctl reads them.
-    fn is_ready(&self, pid: u32) -> bool {
-        let Ok(text) = fs::read_to_string(self.data().join("postmaster.pid")) else {
-            return false;
-        };
-        let lines: Vec<&str> = text.lines().map(str::trim).collect();
-        lines.first() == Some(&pid.to_string().as_str()) && lines.get(7) == Some(&"ready")
-    }
-
-    /// Runs a program to its end and returns its standard output.
-    fn output(&self, command: &mut Command) -> Result<String, Error> {
-        let program = PathBuf::from(command.get_program());
-        let name = program
-            .file_name()
-            .unwrap_or(program.as_os_str())
-            .to_string_lossy()
-            .into_owned();
-        let output = command
-            .output()
-            .map_err(Error::io(format!("running {name}")))?;
-        if output.status.success() {
-            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-        }
-        let said = if output.stderr.is_empty() {
-            &output.stdout
-        } else {
-            &output.stderr
-        };
-        Err(Error::Program {
-            program: name,
-            status: output.status,
-            output: String::from_utf8_lossy(said).into_owned(),
-            log: self.log_tail(0),
-        })
-    }
-
-    fn timeout(&self, what: String) -> Error {
-        Error::Timeout {
-            what,
-            seconds: PATIENCE.as_secs(),
-            log: self.log_tail(0),
-        }
-    }
-
-    /// The end of the log, from byte `start` at the earliest, under a heading; empty when there
-    /// is no log yet.
-    fn log_tail(&self, start: u64) -> String {
-        let path = self.log();
-        let read = || -> std::io::Result<Vec<u8>> {
-            let mut file = File::open(&path)?;
-            let end = file.metadata()?.len();
-            file.seek(SeekFrom::Start(
-                start.max(end.saturating_sub(LOG_TAIL_BYTES)),
-            ))?;
-            let mut bytes = Vec::new();
-            file.read_to_end(&mut bytes)?;
-            Ok(bytes)
-        };
-        match read() {
-            Ok(bytes) if !bytes.is_empty() => {
-                let text = String::from_utf8_lossy(&bytes);
-                format!("--- the end of {}:\n{}", path.display(), text.trim_end())
-            }
-            _ => String::new(),
-        }
-    }
-}
-
 /// A port that nobody listens on right now.
 fn free_port() -> Result<u16, Error> {
     let mut last = None;
@@ -713,24 +498,4 @@ fn free_port() -> Result<u16, Error> {
         what: format!("looking for a free port on {HOST}"),
         source,
     })
-}
-
-/// Sends a signal to a child that was not waited for yet, so that its number is still its own.
-fn send(child: &Child, signal: Signal) -> Result<(), Error> {
-    let pid = Pid::from_raw(child.id().cast_signed());
-    kill(pid, signal).map_err(|errno| Error::io(format!("sending {signal}"))(errno.into()))
-}
-
-/// Waits for a child's end; `None` when it does not come in time.
-fn wait_for_end(child: &mut Child) -> Result<Option<ExitStatus>, Error> {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let status = child
-            .try_wait()
-            .map_err(Error::io("waiting for the server"))?;
-        if status.is_some() || Instant::now() > deadline {
-            return Ok(status);
-        }
-        thread::sleep(POLL);
-    }
 }

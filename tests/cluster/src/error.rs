@@ -40,18 +40,18 @@ pub enum Error {
         user: String,
     },
 
-    /// Started by root, and the user that should run the server cannot reach a file or folder.
+    /// Started by root, and the user that should run the server may not use a file or folder.
     #[error(
-        "user \"{user}\" cannot reach {}: {} is closed to it",
+        "user \"{user}\" cannot work with {}: {} is closed to it",
         path.display(),
         closed.display()
     )]
     Unreachable {
         /// The user that runs the server.
         user: String,
-        /// What it has to reach.
+        /// What it has to work with.
         path: PathBuf,
-        /// The folder on the way that it may not enter.
+        /// The folder that it may not enter, or not write to.
         closed: PathBuf,
     },
 

@@ -2,20 +2,20 @@
 //! or SIGKILL.
 //!
 //! A destructor alone cannot promise that, so each cluster has a janitor: a shell that sleeps in
-//! a `read` on a pipe whose other end only the owner holds. When the owner lets go or dies, the
-//! kernel closes that end, and the janitor stops what still runs and removes the folder. Every
-//! way out takes this one path.
+//! a `read` on a pipe whose other end the owner holds. When the owner lets go or dies, the kernel
+//! closes that end, and the janitor stops what still runs and removes the folder. Every way out
+//! takes this one path.
 
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-
-use std::os::unix::process::CommandExt;
 
 use crate::error::Error;
 use crate::server_user::ServerUser;
 
 /// `$1` is pg_ctl, `$2` the cluster's folder. Signals that a terminal sends to everybody must not
-/// end it early. A half-made cluster may still be written to when its owner dies, hence the loop.
+/// end it early. A killed postmaster's children may still write for a moment, hence the loop.
 const SCRIPT: &str = r#"
 trap '' INT TERM HUP
 while read -r _; do :; done
@@ -51,6 +51,24 @@ impl Janitor {
         user.apply(&mut command);
         let shell = command.spawn().map_err(Error::io("starting /bin/sh"))?;
         Ok(Self { shell })
+    }
+
+    /// A standard input for a program that makes the cluster: as long as the program runs, the
+    /// janitor waits, even when the owner is gone. initdb, left alone, would otherwise make again
+    /// what was just removed.
+    pub(crate) fn wait_for(&self) -> Result<Stdio, Error> {
+        let owners_end = self
+            .shell
+            .stdin
+            .as_ref()
+            .map(|pipe| pipe.as_fd().try_clone_to_owned());
+        match owners_end
+            .transpose()
+            .map_err(Error::io("sharing the janitor's pipe"))?
+        {
+            Some(pipe) => Ok(Stdio::from(pipe)),
+            None => Ok(Stdio::null()),
+        }
     }
 }
 

@@ -24,6 +24,7 @@
 
 mod cluster;
 mod error;
+mod home;
 mod installation;
 mod janitor;
 mod server_user;

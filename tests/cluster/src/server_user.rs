@@ -13,6 +13,11 @@ use crate::error::Error;
 /// Who runs the server when root asks for it.
 const UNPRIVILEGED: &str = "postgres";
 
+/// The permission to enter a folder and the one to change it, as the last three bits of a mode
+/// have them.
+const ENTER: u32 = 0o1;
+const WRITE: u32 = 0o2;
+
 /// The user that owns the data and runs the server programs.
 #[derive(Debug, Clone)]
 pub(crate) struct ServerUser {
@@ -52,26 +57,40 @@ impl ServerUser {
             .map_err(|errno| Error::io(format!("giving away {}", path.display()))(errno.into()))
     }
 
-    /// Fails, naming the obstacle, when this user may not enter a folder on the way to `path`.
-    pub(crate) fn check_reach(&self, path: &Path) -> Result<(), Error> {
-        let Some((uid, gid)) = self.switch_to else {
-            return Ok(());
-        };
+    /// Fails, naming the obstacle, when this user may not enter a folder on the way to a file.
+    pub(crate) fn check_reach(&self, file: &Path) -> Result<(), Error> {
+        self.check(file, false)
+    }
+
+    /// Fails, naming the obstacle, when this user may not make files in a folder.
+    pub(crate) fn check_writable(&self, folder: &Path) -> Result<(), Error> {
+        self.check(folder, true)
+    }
+
+    fn check(&self, path: &Path, write: bool) -> Result<(), Error> {
         let full = path
             .canonicalize()
             .map_err(Error::io(format!("looking for {}", path.display())))?;
+        let Some((uid, gid)) = self.switch_to else {
+            return Ok(());
+        };
         for folder in full.ancestors().filter(|ancestor| ancestor.is_dir()) {
             let meta = folder
                 .metadata()
                 .map_err(Error::io(format!("looking at {}", folder.display())))?;
-            let enter = if meta.uid() == uid.as_raw() {
-                0o100
+            let class = if meta.uid() == uid.as_raw() {
+                6
             } else if meta.gid() == gid.as_raw() {
-                0o010
+                3
             } else {
-                0o001
+                0
             };
-            if meta.mode() & enter == 0 {
+            let needed = if write && folder == full {
+                WRITE | ENTER
+            } else {
+                ENTER
+            };
+            if (meta.mode() >> class) & needed != needed {
                 return Err(Error::Unreachable {
                     user: UNPRIVILEGED.to_owned(),
                     path: full.clone(),

@@ -91,6 +91,33 @@ fn nothing_is_left_after_sigterm_sigint_and_sigkill() {
     }
 }
 
+#[test]
+fn nothing_is_left_when_killed_while_the_cluster_is_made() {
+    use std::os::unix::fs::PermissionsExt;
+    let base = tempfile::tempdir_in("/var/tmp").expect("a folder");
+    let open_to_all = std::fs::Permissions::from_mode(0o777);
+    std::fs::set_permissions(base.path(), open_to_all).expect("chmod");
+    let entries = || std::fs::read_dir(base.path()).expect("the folder").count();
+
+    let mut owner = run(&["--", "true"])
+        .env("TMPDIR", base.path())
+        .spawn()
+        .expect("it starts");
+    wait_until("a cluster is begun", || entries() > 0);
+    owner.kill().expect("kill");
+    owner.wait().expect("wait");
+    wait_until("the cluster is gone", || entries() == 0);
+}
+
+/// Waits for what happens by itself, with a bound.
+fn wait_until(what: &str, mut happened: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !happened() {
+        assert!(Instant::now() < deadline, "not after a minute: {what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// `throwaway-cluster run` with a command that tells where the cluster is and then waits for
 /// ever.
 struct Session {
@@ -124,15 +151,9 @@ impl Session {
 
     /// The janitor works on after its owner, so what it does is waited for.
     fn assert_clean(&self, signal: Signal) {
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while Path::new(&self.folder).exists() {
-            assert!(
-                Instant::now() < deadline,
-                "{} is left after {signal}",
-                self.folder
-            );
-            thread::sleep(Duration::from_millis(20));
-        }
+        wait_until(&format!("{} is gone after {signal}", self.folder), || {
+            !Path::new(&self.folder).exists()
+        });
         TcpStream::connect(("127.0.0.1", self.port)).expect_err("nobody listens");
     }
 }

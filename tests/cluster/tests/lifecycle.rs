@@ -234,6 +234,24 @@ fn an_installation_without_a_server_is_told_what_to_install() {
     );
 }
 
+#[test]
+fn a_folder_closed_to_the_server_is_named() {
+    let base = tempfile::tempdir().expect("a folder");
+    let result = Cluster::builder()
+        .fsync(false)
+        .base_dir(base.path())
+        .start();
+    if nix::unistd::geteuid().is_root() {
+        // The folder is root's alone, and root does not run the server.
+        let error = result.expect_err("the server's user may not enter");
+        assert!(matches!(error, Error::Unreachable { .. }), "{error:?}");
+        let closed = base.path().display().to_string();
+        assert!(error.to_string().contains(&closed), "{error}");
+    } else {
+        assert!(answers(&result.expect("one's own folder is good enough")));
+    }
+}
+
 /// A `pg_config` as libpq's development package brings it: it answers, and there is no server.
 fn fake_pg_config(folder: &Path) -> PathBuf {
     use std::os::unix::fs::PermissionsExt;
