@@ -154,9 +154,13 @@ pub fn may_go(db: &Db, declaration: &Declaration, instance: &Instance, stored: &
             let verdict = judge_position(db, instance, position, Some(stored));
             matches!(verdict, Verdict::Process)
         }
-        _ => Passage::before(db, declaration, instance.id, &stored.message_type)
-            .missing()
-            .is_none(),
+        // It failed at once while recording, and so never had a place to wait for.
+        (Ordering::Position, None) => true,
+        (Ordering::Conditions, _) => {
+            Passage::before(db, declaration, instance.id, &stored.message_type)
+                .missing()
+                .is_none()
+        }
     }
 }
 

@@ -125,8 +125,6 @@ pub struct Passage<'a> {
     index: IndexProbe,
     /// Fetched beforehand where failures count as passed, which no index tells alone.
     prefetched: Option<HashSet<String>>,
-    /// A message of the type had passed before this one.
-    is_repeated: bool,
 }
 
 impl<'a> Passage<'a> {
@@ -140,19 +138,14 @@ impl<'a> Passage<'a> {
         let by_conditions = declaration.ordering == Ordering::Conditions;
         let prefetched = (by_conditions && declaration.skips_failures())
             .then(|| passed(db, declaration, instance, declaration.around(message_type)));
-        let mut passage = Self {
+        Self {
             db,
             declaration,
             instance,
             message_type,
             index: IndexProbe::open(db, "sequenced_message", "sequenced_message_instance"),
             prefetched,
-            is_repeated: false,
-        };
-        passage.is_repeated = by_conditions
-            && !declaration.successors(message_type).is_empty()
-            && passage.has_passed(message_type);
-        passage
+        }
     }
 
     /// Whether a message of this type counts as passed. A look into the index costs a
@@ -235,12 +228,8 @@ impl<'a> Passage<'a> {
         name == self.message_type || self.has_passed(name)
     }
 
-    /// Makes READY the waiting messages whose condition the message completed. Where a
-    /// message of its type had passed before, nothing can wait for it.
+    /// Makes READY the waiting messages whose condition holds with the message.
     fn release(&self) {
-        if self.is_repeated {
-            return;
-        }
         let successors = self.declaration.successors(self.message_type);
         if successors.is_empty() {
             return;

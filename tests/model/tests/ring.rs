@@ -83,8 +83,9 @@ fn g1_g9_ring_is_safe_exhaustively() {
     );
 }
 
+/// Another minute and a half of both cores, for the same promises: by request only.
+#[cfg(feature = "wide")]
 #[test]
-#[ignore = "takes another minute: wider scopes, the same promises"]
 fn g1_g9_ring_is_safe_in_wider_scopes() {
     check(
         "three transactions, one key, readers",
