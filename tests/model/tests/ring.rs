@@ -84,7 +84,7 @@ fn g1_g9_ring_is_safe_exhaustively() {
 }
 
 /// Another minute and a half of both cores, for the same promises: by request only.
-#[cfg(feature = "wide")]
+#[cfg(ring_model_wide)]
 #[test]
 fn g1_g9_ring_is_safe_in_wider_scopes() {
     check(
