@@ -7,7 +7,7 @@ export PG
 endif
 
 # Options of the demo and of the benchmark, read by their scripts.
-export STREAM SEQUENCE ORDER CONSUMERS SEED BROKER ARGS
+export STREAM SEQUENCE ORDER CONSUMERS SEED REVERSE ARGS
 
 .DEFAULT_GOAL := help
 .PHONY: help setup install demo test bench fmt clippy doc clean
@@ -18,7 +18,7 @@ help: ## show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo "Options of demo: STREAM=file.csv SEQUENCE=file.json ORDER=conditions|position"
-	@echo "CONSUMERS=n SEED=n BROKER=…"
+	@echo "CONSUMERS=n SEED=n REVERSE=1. Of bench: ARGS=\"--only P1 --quick\""
 
 setup: ## find or install what building and testing needs
 	@scripts/setup.sh

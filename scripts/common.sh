@@ -10,7 +10,11 @@ cd "$root"
 # What the scripts say about themselves must not depend on the reader's language.
 export LC_ALL=C.UTF-8
 
-target=${CARGO_TARGET_DIR:-$root/target}
+target=${CARGO_TARGET_DIR:-target}
+case $target in
+/*) ;;
+*) target=$root/$target ;;
+esac
 extension=sequential_inbox
 
 # Where Postgres is unpacked when the checkout is closed to the user that runs the server.

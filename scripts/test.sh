@@ -145,6 +145,8 @@ suite "pg_regress" count_regress scripts/regress.sh regress
 suite "isolation" count_regress scripts/regress.sh isolation
 
 check "SQL of the documentation" scripts/check-docs-sql.sh
+check "reference against the catalog" scripts/check-docs-reference.sh
+check "links of the documentation" scripts/check-docs-links.sh
 check "scheduling with pg_cron" scripts/check-pg-cron.sh
 check "documentation of the Rust code" scripts/lint.sh doc
 

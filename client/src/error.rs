@@ -15,7 +15,8 @@ pub enum Error {
     /// The server or the driver reported an error.
     #[non_exhaustive]
     Database {
-        /// The function of the extension that was called.
+        /// The function of the extension that was called; `BEGIN`, `SET LOCAL` or `COMMIT` in a
+        /// consumer's own transaction.
         function: &'static str,
         /// The driver's error, with the server's report where there is one.
         source: tokio_postgres::Error,
@@ -62,14 +63,17 @@ impl Error {
     /// with the same message id, a bounded number of times, with a growing pause.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
-        self.sqlstate().is_some_and(|code| {
-            [
-                SqlState::T_R_SERIALIZATION_FAILURE,
-                SqlState::T_R_DEADLOCK_DETECTED,
-            ]
-            .contains(code)
-        })
+        self.sqlstate().is_some_and(is_retryable_code)
     }
+}
+
+/// Whether the code is that of a serialization failure or a deadlock.
+pub(crate) fn is_retryable_code(code: &SqlState) -> bool {
+    [
+        SqlState::T_R_SERIALIZATION_FAILURE,
+        SqlState::T_R_DEADLOCK_DETECTED,
+    ]
+    .contains(code)
 }
 
 impl fmt::Display for Error {

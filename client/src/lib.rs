@@ -5,6 +5,35 @@
 //! calls the extension's functions inside the transaction that you opened, on the connection that
 //! you chose, and owns neither connections nor threads.
 //!
+//! # A consumer
+//!
+//! [`Consumer`] does all that correct use asks for around a handler: the transaction, the claim,
+//! the order, the commit, retries, what was released, and failures.
+//!
+//! ```no_run
+//! use sequential_inbox_client::{Consumer, Message, Outcome};
+//!
+//! # async fn handle(mut client: tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
+//! let consumer = Consumer::sequence("orders");
+//! let message = Message::new("order.shipped", "evt-9").context("order-4711").payload(b"{}".as_slice());
+//!
+//! let outcome = consumer
+//!     .process(&mut client, &message, async |transaction, delivery| {
+//!         let sql = "INSERT INTO shipment (message_id) VALUES ($1)";
+//!         transaction.execute(sql, &[&delivery.message.idempotence_id]).await?;
+//!         Ok(())
+//!     })
+//!     .await?; // An error: do not acknowledge, the broker redelivers.
+//! match outcome {
+//!     Outcome::Direct => println!("not sequenced: handle it here, then acknowledge"),
+//!     outcome => println!("{}: acknowledge", outcome.as_str()),
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The rest of this page is about the level below it, the functions themselves.
+//!
 //! # A message once
 //!
 //! ```no_run
@@ -75,9 +104,10 @@
 //!
 //! | feature | what it adds |
 //! |---|---|
-//! | `tokio` (default) | [`Inbox`] and [`InboxExt`], on tokio-postgres |
-//! | `sync` | the module `sync`: the same methods on the blocking `postgres` crate |
+//! | `tokio` (default) | [`Consumer`], [`Inbox`] and [`InboxExt`], on tokio-postgres |
+//! | `sync` | the module `sync`: the same on the blocking `postgres` crate |
 //! | `uuid` | message ids as `uuid::Uuid` |
+//! | `metrics` | counters and a histogram of what consumers do, through the crate `metrics` |
 
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
@@ -87,6 +117,7 @@
 compile_error!("enable the feature `tokio`, `sync` or both: without a driver there is no client");
 
 mod claim;
+mod consumer;
 mod declaration;
 mod error;
 mod failure;
@@ -106,11 +137,14 @@ mod nonblocking;
 #[cfg_attr(docsrs, doc(cfg(feature = "sync")))]
 pub mod sync;
 
-#[cfg(feature = "tokio")]
-#[cfg_attr(docsrs, doc(cfg(feature = "tokio")))]
-pub use crate::nonblocking::{Inbox, InboxExt};
 pub use crate::{
     claim::{Claim, TryClaim},
+    consumer::{
+        delivery::Delivery,
+        error::{HandlerError, ProcessError},
+        outcome::{BatchOutcomes, Outcome, Swept},
+        shutdown::Shutdown,
+    },
     declaration::{Condition, MessageType, OnFailure, Ordering, Sequence},
     error::Error,
     failure::Failure,
@@ -120,9 +154,18 @@ pub use crate::{
     schema::Schema,
     text_enum::UnknownWord,
 };
+#[cfg(feature = "tokio")]
+#[cfg_attr(docsrs, doc(cfg(feature = "tokio")))]
+pub use crate::{
+    consumer::nonblocking::{Consumer, Wakeups},
+    nonblocking::{Inbox, InboxExt},
+};
 
 /// SQLSTATE codes, as [`Error::sqlstate`] gives them.
 pub use tokio_postgres::error::SqlState;
+
+/// Isolation levels, as `Consumer::isolation_level` takes them.
+pub use tokio_postgres::IsolationLevel;
 
 /// The examples of the README, compiled with the doc tests.
 #[cfg(all(doctest, feature = "tokio"))]

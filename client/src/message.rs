@@ -38,6 +38,9 @@ pub struct Message<'a> {
     pub headers: Option<Value>,
     /// The place in the instance, counted from 1, for a sequence ordered by position.
     pub position: Option<i64>,
+    /// Which delivery of the message this is, counted from 1 by the broker, where the broker
+    /// counts. The extension is not told; a consumer decides by it when to give a message up.
+    pub delivery: Option<u32>,
 }
 
 impl<'a> Message<'a> {
@@ -55,6 +58,7 @@ impl<'a> Message<'a> {
             key: None,
             headers: None,
             position: None,
+            delivery: None,
         }
     }
 
@@ -101,6 +105,13 @@ impl<'a> Message<'a> {
         self.position = Some(position);
         self
     }
+
+    /// Sets which delivery this is, counted from 1.
+    #[must_use]
+    pub const fn delivery(mut self, delivery: u32) -> Self {
+        self.delivery = Some(delivery);
+        self
+    }
 }
 
 impl fmt::Debug for Message<'_> {
@@ -110,6 +121,7 @@ impl fmt::Debug for Message<'_> {
             .field("idempotence_id", &self.idempotence_id)
             .field("context_id", &self.context_id)
             .field("position", &self.position)
+            .field("delivery", &self.delivery)
             .field("payload_bytes", &self.payload.as_deref().map(<[u8]>::len))
             .field("key_bytes", &self.key.as_deref().map(<[u8]>::len))
             .finish_non_exhaustive()

@@ -16,6 +16,8 @@
 
 use postgres::Transaction;
 
+pub use crate::consumer::blocking::Consumer;
+
 use crate::{Error, Schema, methods::inbox_methods, statement::Statement};
 
 /// The inbox, inside one transaction.
