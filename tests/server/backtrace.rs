@@ -72,7 +72,7 @@ fn look_at_errors() {
             None,
         ),
         (
-            "ALTER TABLE inbox_claim_0 RENAME message_id TO id; SELECT inbox_release('billing', 'x')",
+            "ALTER TABLE sequenced_message RENAME rejected TO x; SELECT inbox_fail('billing', 'x')",
             "55000",
             None,
         ),

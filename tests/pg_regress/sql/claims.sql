@@ -171,10 +171,6 @@ SELECT state, attempts FROM inbox_lookup('order.placed', 'evt-1') WHERE kind = '
 -- Failed before any claim: there is a record all the same.
 SELECT inbox_fail('order.placed', 'never claimed', :order_1, 'unreadable');
 SELECT claimed_at, state, attempts, last_error FROM inbox_lookup('order.placed', 'never claimed');
--- Under the id of another instance it is a mistake.
-SELECT state, regexp_replace(message, '\d+', 'N', 'g') AS message, hint
-    FROM error_of(format('SELECT inbox_fail(''order.placed'', ''never claimed'', %s)', :order_2));
-
 -- Deleting an instance removes its claims, messages and payloads, and no others.
 SELECT inbox_claim('order.placed', 'evt-3', :order_2);
 SELECT inbox_fail('order.placed', 'evt-4', :order_2, NULL, '1 hour', '\x00');

@@ -108,6 +108,14 @@ SELECT call, e.state, e.message = format('sequence instance %s does not exist', 
     error_of('SELECT ' || format(call, id)) e
     ORDER BY id = :deleted DESC, id, call COLLATE "C";
 
+-- A message that waits in one instance cannot fail in another: 22023.
+SELECT inbox_declare_sequence('errors that wait', '1 day', '[{"type": "error.first"},
+    {"type": "error.second", "releaseCondition": {"predecessor": "error.first"}}]');
+SELECT decision, sequence_instance_id AS waits_in FROM inbox_receive('error.second', 'evt-1', 'context-1', '\x01') \gset
+SELECT inbox_sequence('errors that wait', 'context-2') AS other \gset
+SELECT e.state, replace(replace(e.message, :'waits_in', 'A'), :'other', 'B') AS message, e.hint
+    FROM error_of(format('SELECT inbox_fail(''error.second'', ''evt-1'', %s)', :other)) e;
+
 -- Values that look like formats, quotes, escapes or lines are shown as they are, and cut.
 SELECT e.message FROM (VALUES ('%s %d %n %1$s'), ('it''s "so" \ so'), (E'two\nlines\tand a tab'), ('🙈' || repeat('é', 120))) v(value),
     error_of(format('SELECT inbox_sequence(%L, ''x'')', value)) e;
