@@ -87,16 +87,16 @@ pub extern "C-unwind" fn sequential_inbox_launcher_main(_arg: pg_sys::Datum) {
     BackgroundWorker::attach_signal_handlers(SignalWakeFlags::SIGHUP | SignalWakeFlags::SIGTERM);
     // No database: the shared catalogs are enough to list them.
     BackgroundWorker::connect_worker_to_spi(None, None);
-    let mut goes_on = true;
-    while goes_on {
-        if BackgroundWorker::sighup_received() {
-            // SAFETY: a worker processes its reloads itself, outside of transactions.
-            unsafe { pg_sys::ProcessConfigFile(pg_sys::GucContext::PGC_SIGHUP) };
+    loop {
+        reload_if_asked();
+        if settings::housekeeping() && !run_round() {
+            break;
         }
-        if settings::housekeeping() {
-            goes_on = run_round();
+        // Once more: what was asked for during the round has woken nobody up for the pause.
+        reload_if_asked();
+        if !BackgroundWorker::wait_latch(Some(settings::housekeeping_interval())) {
+            break;
         }
-        goes_on = goes_on && pause(settings::housekeeping_interval());
     }
     // Not 0: after that the postmaster would not start the launcher again when only it
     // was terminated. At a shutdown nothing is started anyway.
@@ -104,9 +104,12 @@ pub extern "C-unwind" fn sequential_inbox_launcher_main(_arg: pg_sys::Datum) {
     unsafe { pg_sys::proc_exit(1) }
 }
 
-/// Sleeps until the next round; a reload cuts it short. False: stop.
-fn pause(interval: Duration) -> bool {
-    BackgroundWorker::wait_latch(Some(interval))
+/// A worker processes its reloads itself.
+fn reload_if_asked() {
+    if BackgroundWorker::sighup_received() {
+        // SAFETY: outside of transactions, as the function asks for.
+        unsafe { pg_sys::ProcessConfigFile(pg_sys::GucContext::PGC_SIGHUP) };
+    }
 }
 
 /// One worker for each database, one after the other; false when asked to stop. One at

@@ -398,7 +398,9 @@ fn g8_payload_key_and_headers_come_back_byte_for_byte() {
     let (_database, mut session) = declared(CHAIN);
     let all_bytes: Vec<u8> = (0..=255).collect();
     let headers = r#"{"n": [1, null, 2.50, 12345678901234567890123], "trace": "é\u0001"}"#;
-    let cases: [(&str, Option<&[u8]>, Option<&[u8]>, Option<&str>); 5] = [
+    // Id, payload, key, headers.
+    type Case<'a> = (&'a str, Option<&'a [u8]>, Option<&'a [u8]>, Option<&'a str>);
+    let cases: [Case<'_>; 5] = [
         ("all", Some(&all_bytes), Some(&all_bytes), Some(headers)),
         ("empty", Some(b""), Some(b""), Some("{}")),
         ("none", None, None, None),

@@ -10,7 +10,7 @@ use pgrx::prelude::*;
 
 use super::declaration::{self, Declaration};
 use crate::args;
-use crate::errors::{Result, or_raise};
+use crate::errors::{InboxError, Result, or_raise};
 use crate::spi::{Db, Rows, Statement, arg};
 
 static FIND: Statement = Statement::new(
@@ -122,9 +122,14 @@ impl Instance {
         }
     }
 
-    /// Locks the instance of this id; none if it is gone.
+    /// Locks the instance of this id; none if it is gone. One that was created after the
+    /// transaction's snapshot is not gone: 40001.
     pub fn lock(db: &Db, id: i64) -> Option<Self> {
-        Self::from_row(&db.write(&LOCK_BY_ID, &[arg(id)]))
+        let locked = Self::from_row(&db.write(&LOCK_BY_ID, &[arg(id)]));
+        if locked.is_none() && Self::sequence_name(db, id).is_some() {
+            InboxError::serialization().raise();
+        }
+        locked
     }
 
     /// The same, but none too where another transaction holds it.
@@ -134,7 +139,7 @@ impl Instance {
 
     /// The name of the instance's sequence, which never changes; none if it is gone.
     pub fn sequence_name(db: &Db, id: i64) -> Option<String> {
-        db.write(&NAME_OF, &[arg(id)]).get(0, 0)
+        db.read_latest(&NAME_OF, &[arg(id)]).get(0, 0)
     }
 
     /// Opens the instance again, so that something may wait in it.
