@@ -32,11 +32,14 @@ static READY_IN_INSTANCE: Statement = Statement::new(
      WHERE sequence_instance_id {=} $1 AND state {=} 'READY' ORDER BY \"position\", id LIMIT 1",
     &[INT8OID],
 );
+/// What failed in the instance first, then what of it is due: the index in order of time
+/// is for the whole database.
 static DUE_IN_INSTANCE: Statement = Statement::new(
-    "SELECT id, message_type, idempotence_id, sequence_instance_id, \"position\", state, rejected \
-     FROM {s}sequenced_message \
-     WHERE sequence_instance_id {=} $1 AND state {=} 'FAILED' AND next_attempt_at {<=} $2 \
-     ORDER BY next_attempt_at, id LIMIT 1",
+    "WITH failed AS MATERIALIZED (SELECT m.id, m.message_type, m.idempotence_id, \
+            m.sequence_instance_id, m.\"position\", m.state, m.rejected, m.next_attempt_at \
+        FROM {s}sequenced_message m WHERE m.sequence_instance_id {=} $1 AND m.state {=} 'FAILED') \
+     SELECT id, message_type, idempotence_id, sequence_instance_id, \"position\", state, rejected \
+     FROM failed WHERE next_attempt_at {<=} $2 ORDER BY next_attempt_at, id LIMIT 1",
     &[INT8OID, TIMESTAMPTZOID],
 );
 /// The next instance after this one that has something ready.
@@ -142,10 +145,8 @@ fn due_in(
     now: TimestampWithTimeZone,
 ) -> Option<Message> {
     loop {
-        let due = Message::from_row(
-            &db.write(&DUE_IN_INSTANCE, &[arg(instance.id), arg(now)]),
-            0,
-        )?;
+        let rows = db.write(&DUE_IN_INSTANCE, &[arg(instance.id), arg(now)]);
+        let mut due = Message::from_row(&rows, 0)?;
         if !claims::claim(db, due.key(), instance.id) {
             // A resend was claimed directly meanwhile: the failure is resolved.
             let passage = Passage::before(db, declaration, instance.id, &due.message_type);
@@ -159,6 +160,8 @@ fn due_in(
             message::stop_retrying(db, due.id);
             continue;
         }
+        // One that was rejected for another reason takes its place now.
+        due.rejected = false;
         if receive::may_go(db, declaration, instance, &due) {
             return Some(due);
         }
