@@ -157,11 +157,6 @@ impl Interleaving {
             Op::Next(None) => self.next_of_any(session, view),
             Op::Claim(key, context) => self.claim(session, view, *key, *context),
             Op::Fail(key, again) => {
-                if view.messages.get(key).is_some_and(|m| m.rejected)
-                    && *again != super::history::Again::Never
-                {
-                    return Expected::Nothing;
-                } // TEMP
                 self.message(session, view, *key, |view| view.fail(*key, *again, step))
             }
             Op::Retry(key) => self.message(session, view, *key, |view| view.retry(*key)),

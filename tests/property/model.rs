@@ -633,6 +633,7 @@ impl Inbox {
         if !self.declaration.by_position {
             return Answer::Error("22023");
         }
+        self.settle(context);
         let next = self.next(context);
         let behind = self
             .of(context)
