@@ -546,7 +546,9 @@ impl Inbox {
         };
         let context = message.context;
         self.claims.remove(&key);
-        self.settle(context);
+        if self.declaration.skip && again == Again::Never {
+            self.settle(context);
+        }
         Answer::Is(true)
     }
 

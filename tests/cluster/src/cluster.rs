@@ -8,7 +8,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use std::{env, fs, iter, thread};
 
-use nix::sys::signal::Signal;
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use crate::error::Error;
 use crate::home::{CLIENT_VARIABLES, Home, PATIENCE, POLL, send, wait_for_end};
@@ -373,6 +375,22 @@ impl Cluster {
     /// When the operating system does not let it.
     pub fn kill_postmaster(&self) -> Result<(), Error> {
         self.stop(Signal::SIGKILL)
+    }
+
+    /// Kills one of the server's processes, as the out-of-memory killer does. The server then ends
+    /// all sessions, recovers by itself and goes on.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such process.
+    pub fn kill_backend(&self, pid: i32) -> Result<(), Error> {
+        // To kill, 0 and what is negative mean groups of processes.
+        let result = if pid > 1 {
+            kill(Pid::from_raw(pid), Signal::SIGKILL)
+        } else {
+            Err(Errno::ESRCH)
+        };
+        result.map_err(|errno| Error::io(format!("killing backend {pid}"))(errno.into()))
     }
 
     /// [`stop_fast`](Self::stop_fast), then [`start`](Self::start).

@@ -7,6 +7,8 @@
 
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use throwaway_cluster::{Cluster, Error};
 
@@ -116,6 +118,31 @@ fn data_survives_every_kind_of_stop() {
     }
     cluster.restart().expect("restart");
     assert!(answers(&cluster));
+}
+
+#[test]
+fn a_server_recovers_from_a_killed_backend() {
+    let cluster = small();
+    let walwriter = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'";
+    let before = cluster.sql("postgres", walwriter).expect("a process");
+    cluster
+        .kill_backend(before.parse().expect("a number"))
+        .expect("kill");
+    // Until it has noticed, and while it recovers, it answers as before or not at all.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while cluster
+        .sql("postgres", walwriter)
+        .map_or(true, |now| now.is_empty() || now == before)
+    {
+        assert!(Instant::now() < deadline, "the server does not come back");
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert!(cluster.is_running());
+    for nobody in [0, -1] {
+        cluster
+            .kill_backend(nobody)
+            .expect_err("no backend has this number");
+    }
 }
 
 #[test]
