@@ -475,12 +475,8 @@ pub fn lines(inbox: &Inbox) -> Vec<String> {
             })
             .count()
         };
-        let next = match inbox.declaration.by_position {
-            true => instance.next.to_string(),
-            false => "-".to_owned(),
-        };
         lines.push(format!(
-            "instance c{context}: {state} next {next} waiting {} ready {} failed {} processed {}",
+            "instance c{context}: {state} waiting {} ready {} failed {} processed {}",
             count(State::Waiting),
             count(State::Ready),
             count(State::Failed),

@@ -36,10 +36,10 @@ const SHOW: &str = "
         UNION ALL
         SELECT format('handled %s: %s', entry, count(*)) FROM ledger GROUP BY entry
         UNION ALL
-        SELECT format('instance %s: %s next %s waiting %s ready %s failed %s processed %s',
+        SELECT format('instance %s: %s waiting %s ready %s failed %s processed %s',
                    i.context_id,
                    i.state || CASE WHEN i.closed_by_operator THEN ' by operator' ELSE '' END,
-                   coalesce(v.next_position::text, '-'), v.waiting, v.ready, v.failed, v.processed)
+                   v.waiting, v.ready, v.failed, v.processed)
         FROM inbox_sequences v JOIN sequence_instance i USING (id)
     ) AS rows (line)";
 
