@@ -1,7 +1,7 @@
 //! The winner's backend or the whole server is gone: no claim of a transaction that had not
 //! committed is left, and every one that had is (G3, G13).
 
-use std::{process::Command, thread};
+use std::thread;
 
 use inbox_test_support::{
     Database,
@@ -83,13 +83,7 @@ fn g3_g13_a_postmaster_that_is_killed() {
 /// SIGKILL leaves the backend no time to abort; the server ends all others and recovers by itself.
 #[test]
 fn g3_g13_a_backend_that_is_killed() {
-    survives(|_, backend| {
-        let status = Command::new("kill")
-            .args(["-KILL", &backend.to_string()])
-            .status()
-            .expect("kill is run");
-        assert!(status.success());
-    });
+    survives(|cluster, backend| cluster.kill_backend(backend).unwrap());
 }
 
 /// A prepared transaction is no open one: it outlives the crash, and so does its claim, undecided.
