@@ -15,3 +15,9 @@ if [ "$install_with_sudo" = yes ]; then
 fi
 heading "building and installing the extension ($profile) for Postgres $PG"
 cargo pgrx install "${arguments[@]}"
+
+# What was released before, so that any version can be created and upgraded: cargo pgrx installs
+# the newest and the upgrade scripts.
+as_root=()
+[ "$install_with_sudo" = no ] || as_root=(sudo -n)
+${as_root[@]+"${as_root[@]}"} install -m 644 sql/released/*.sql "$("$PG_CONFIG" --sharedir)/extension/"

@@ -95,9 +95,13 @@ CREATE INDEX sequence_instance_retained ON @extschema@.sequence_instance (name, 
     WHERE state OPERATOR(pg_catalog.<>) 'OPEN';
 CREATE INDEX sequence_instance_ended ON @extschema@.sequence_instance (name, closed_at)
     WHERE state OPERATOR(pg_catalog.<>) 'OPEN';
+-- What expired, few among the many that were closed: for inbox_metrics().
+CREATE INDEX sequence_instance_expired ON @extschema@.sequence_instance (name)
+    WHERE state OPERATOR(pg_catalog.=) 'EXPIRED';
 COMMENT ON INDEX @extschema@.sequence_instance_open IS 'open instances in the order in which they expire';
 COMMENT ON INDEX @extschema@.sequence_instance_retained IS 'closed and expired instances by the end of their retention';
 COMMENT ON INDEX @extschema@.sequence_instance_ended IS 'closed and expired instances by the time they ended';
+COMMENT ON INDEX @extschema@.sequence_instance_expired IS 'counts the expired instances of a sequence';
 COMMENT ON SEQUENCE @extschema@.sequence_instance_id_seq IS 'ids of sequence_instance';
 COMMENT ON TABLE @extschema@.sequence_instance IS 'Sequence instances: one run of a sequence for one context id; deleting a row deletes its claims and messages';
 COMMENT ON COLUMN @extschema@.sequence_instance.id IS 'the sequence_instance_id of claims and messages';

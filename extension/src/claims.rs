@@ -17,6 +17,7 @@ use crate::errors::{InboxError, Result, or_raise};
 use crate::nowait::within;
 use crate::probe::{Holder, IndexProbe, Key};
 use crate::spi::{Db, Statement, arg};
+use crate::statistics::{self, Counter, Kind, Wait};
 
 static INSERT_CLAIM: Statement = Statement::new(
     "INSERT INTO {s}sequential_inbox_idempotence \
@@ -64,6 +65,15 @@ impl TryClaim {
             Self::Claimed => "claimed",
             Self::Duplicate => "duplicate",
             Self::InFlight => "in_flight",
+        }
+    }
+
+    /// What statistics count it as.
+    pub fn counter(self) -> Counter {
+        match self {
+            Self::Claimed => Counter::Claimed,
+            Self::Duplicate => Counter::Duplicate,
+            Self::InFlight => Counter::InFlight,
         }
     }
 
@@ -135,7 +145,13 @@ fn inbox_claim_sequenced(
         let key = MessageKey::checked(message_type, idempotence_id)?;
         let instance = args::required("sequence_instance_id", sequence_instance_id)?;
         let db = Db::read_write(fcinfo, "inbox_claim")?;
-        Ok(claim(&db, key, instance))
+        let wait = Wait::begin_if(Kind::Sequence, key.message_type, || {
+            holder(&db, key).is_in_flight()
+        });
+        let won = claim(&db, key, instance);
+        drop(wait);
+        statistics::count_one(Kind::Sequence, key.message_type, Counter::of_claim(won));
+        Ok(won)
     })())
 }
 
@@ -151,6 +167,8 @@ fn inbox_try_claim_sequenced(
         let key = MessageKey::checked(message_type, idempotence_id)?;
         let instance = args::required("sequence_instance_id", sequence_instance_id)?;
         let db = Db::read_write(fcinfo, "inbox_try_claim")?;
-        Ok(TryClaim::attempt(|| holder(&db, key), || claim(&db, key, instance)).word())
+        let answer = TryClaim::attempt(|| holder(&db, key), || claim(&db, key, instance));
+        statistics::count_one(Kind::Sequence, key.message_type, answer.counter());
+        Ok(answer.word())
     })())
 }

@@ -151,7 +151,7 @@ impl InboxError {
         )
         .detail(format!(
             "The library is version {}; its statement failed: {reason}.",
-            env!("CARGO_PKG_VERSION")
+            crate::version::LIBRARY
         ))
         .hint("Run ALTER EXTENSION sequential_inbox UPDATE in this database.")
     }

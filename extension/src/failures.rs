@@ -18,6 +18,7 @@ use crate::sequences::instance::{Instance, lock_with_declaration};
 use crate::sequences::message::{self, Content, Message, Record, State};
 use crate::sequences::release::{self, Passage};
 use crate::spi::Db;
+use crate::statistics::{self, Counter, Kind};
 
 /// What is told of a failure.
 struct Failure<'a> {
@@ -155,6 +156,7 @@ fn fail_sequenced(
         (moved || earlier.is_none()).then(|| Place::of_immediate(db, declaration, instance, key));
     failure.write(db, key, place, earlier.as_ref())?;
     claims::delete(db, key);
+    statistics::count_one(Kind::Sequence, key.message_type, Counter::Failed);
     if declaration.skips_failures() && !is_retried {
         passage.failed(instance);
     }
@@ -176,6 +178,7 @@ fn fail_plain(db: &Db, key: MessageKey<'_>, failure: Failure<'_>) -> Result<bool
         // nothing was not first: the claim is gone, and everything is asked again.
         if ring::delete(db, key.message_type, key.idempotence_id) {
             failure.write(db, key, None, earlier.as_ref())?;
+            statistics::count_one(Kind::Consumer, key.message_type, Counter::Failed);
             return Ok(true);
         }
     }

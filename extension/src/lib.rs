@@ -6,6 +6,7 @@
 //! - `sequences`: declared order: receive, next, release, the operator's hand
 //! - `failures`: FAILED and the claim's end in one step
 //! - `housekeeping`, `worker`, `retry_pause`: retention, and who sees to it
+//! - `statistics`, `counters`: what happened since the server started
 //! - `lookup`, `roles`: what is known of a message, who may do what
 //! - `settings`, `status`: how it is set, what is in force
 //! - `probe`, `nowait`: the look at a key that SQL does not have, and not waiting
@@ -17,6 +18,7 @@ use pgrx::prelude::*;
 mod args;
 mod claim_age;
 mod claims;
+mod counters;
 mod errors;
 mod failures;
 mod housekeeping;
@@ -32,7 +34,9 @@ mod rotation;
 mod sequences;
 mod settings;
 mod spi;
+mod statistics;
 mod status;
+mod version;
 mod worker;
 
 pg_module_magic!(name, version);
@@ -60,6 +64,20 @@ extension_sql_file!(
     name = "views",
     requires = ["sequences", "claims", "messages", "ring"]
 );
+extension_sql_file!("../../sql/statistics.sql", name = "statistics");
+extension_sql_file!(
+    "../../sql/metrics.sql",
+    name = "metrics",
+    requires = [
+        "sequences",
+        "claims",
+        "messages",
+        "ring",
+        "housekeeping",
+        "views",
+        "statistics"
+    ]
+);
 extension_sql_file!("../../sql/roles.sql", name = "roles");
 extension_sql_file!(
     "../../sql/finish.sql",
@@ -71,6 +89,8 @@ extension_sql_file!(
         "ring",
         "operator",
         "views",
+        "statistics",
+        "metrics",
         "roles"
     ]
 );
@@ -85,6 +105,7 @@ pub extern "C-unwind" fn _PG_init() {
         unsafe { std::env::set_var("RUST_LIB_BACKTRACE", "0") };
     }
     settings::define();
+    statistics::register();
     worker::register();
 }
 

@@ -26,6 +26,13 @@ pub enum Holder {
     InFlight(pg_sys::TransactionId),
 }
 
+impl Holder {
+    /// Whether another transaction decides.
+    pub fn is_in_flight(self) -> bool {
+        matches!(self, Self::InFlight(_))
+    }
+}
+
 /// The value of one column of an index.
 #[derive(Debug, Clone, Copy)]
 pub enum Key<'a> {

@@ -11,8 +11,6 @@
 //!
 //! A rotation takes the gate strongly, so no claim is in flight while it moves on.
 
-use std::time::Instant;
-
 use pgrx::datum::clock_timestamp;
 use pgrx::pg_sys::BuiltinOid::{INT4OID, INT8OID, JSONBOID, TEXTARRAYOID, TEXTOID, TIMESTAMPTZOID};
 use pgrx::prelude::*;
@@ -26,6 +24,7 @@ use crate::probe::{Holder, IndexProbe, Key, integer_of_one_row};
 use crate::rotation::{Plan, Ring, TABLES};
 use crate::settings;
 use crate::spi::{self, Db, Statement, arg, quote_identifier};
+use crate::statistics::{self, Counter, Kind, Wait};
 
 /// Held by every claim to the end of its transaction. It conflicts with a rotation and
 /// with nothing else that reads or writes the table, and it is one of the modes that a
@@ -172,6 +171,28 @@ fn is_sealed(index: &IndexProbe, consumer: &str, message_id: &str) -> bool {
 
 /// Claims the message for this transaction; waits while another holds it.
 pub fn claim(db: &Db, consumer: &str, message_id: &str) -> bool {
+    claim_with(db, consumer, message_id, |_| None)
+}
+
+/// The same for a caller: its answer, and the wait for it, are counted.
+fn counted_claim(db: &Db, consumer: &str, message_id: &str) -> bool {
+    let key = [Key::Text(consumer), Key::Text(message_id)];
+    let won = claim_with(db, consumer, message_id, |current| {
+        Wait::begin_if(Kind::Consumer, consumer, || {
+            open(db, current).holder(&key).is_in_flight()
+        })
+    });
+    statistics::count_one(Kind::Consumer, consumer, Counter::of_claim(won));
+    won
+}
+
+/// Claims; `waits` is told the table in which a duplicate would wait, before it does.
+fn claim_with<'a>(
+    db: &Db,
+    consumer: &str,
+    message_id: &str,
+    waits: impl FnOnce(usize) -> Option<Wait<'a>>,
+) -> bool {
     let gate = Gate::enter(db);
     if gate
         .sealed(db)
@@ -180,6 +201,7 @@ pub fn claim(db: &Db, consumer: &str, message_id: &str) -> bool {
     {
         return false;
     }
+    let _wait = waits(gate.current);
     !db.write(&INSERT[gate.current], &[arg(consumer), arg(message_id)])
         .is_empty()
 }
@@ -201,10 +223,12 @@ pub fn delete(db: &Db, consumer: &str, message_id: &str) -> bool {
 }
 
 fn try_claim(db: &Db, consumer: &str, message_id: &str) -> TryClaim {
-    TryClaim::attempt(
+    let answer = TryClaim::attempt(
         || holder(db, consumer, message_id),
         || claim(db, consumer, message_id),
-    )
+    );
+    statistics::count_one(Kind::Consumer, consumer, answer.counter());
+    answer
 }
 
 /// Claims many messages; answers in their order, a repeat is false.
@@ -217,7 +241,23 @@ fn claim_batch(db: &Db, consumer: &str, message_ids: &[&str]) -> Vec<bool> {
     for sealed in gate.sealed(db) {
         keys.retain(|message_id| !is_sealed(&sealed, consumer, message_id));
     }
+    let wait = Wait::begin(Kind::Consumer, consumer, || {
+        let current = open(db, gate.current);
+        keys.iter()
+            .filter(|message_id| {
+                let key = [Key::Text(consumer), Key::Text(message_id)];
+                current.holder(&key).is_in_flight()
+            })
+            .count()
+    });
     let won = db.write(&INSERT_BATCH[gate.current], &[arg(consumer), arg(keys)]);
+    drop(wait);
+    let claimed = won.len() as u64;
+    let counts = [
+        (Counter::Claimed, claimed),
+        (Counter::Duplicate, message_ids.len() as u64 - claimed),
+    ];
+    statistics::count(Kind::Consumer, consumer, &counts);
     let mut unanswered: std::collections::HashSet<String> =
         (0..won.len()).filter_map(|row| won.get(row, 0)).collect();
     message_ids
@@ -239,16 +279,15 @@ pub fn rotate_if_due(db: &Db) -> bool {
         return false;
     }
     within(settings::rotation_lock_timeout(), || {
-        let began = Instant::now();
         db.lock_relation("inbox_claim_ring", CLOSED_GATE);
-        move_on(db, began)
+        move_on(db)
     })
     .unwrap_or(false)
 }
 
 /// Empties the oldest table and makes it current, with the gate closed. False: another
-/// change of the ring had to come first; none: it is not due.
-fn move_on(db: &Db, began: Instant) -> Option<bool> {
+/// change of the ring had to come first; none: it is not due, or somebody reads the table.
+fn move_on(db: &Db) -> Option<bool> {
     // The row and the clock are read after the gate was closed: another session may
     // have rotated meanwhile, and no claim can commit after the time that is recorded.
     let now = i64::from(clock_timestamp());
@@ -262,9 +301,11 @@ fn move_on(db: &Db, began: Instant) -> Option<bool> {
         store_ring(db, &ring.sealed(next, now), 0);
         return Some(false);
     }
-    // Claims queue behind the gate already, so both locks share one time-out.
-    let left = settings::rotation_lock_timeout().saturating_sub(began.elapsed());
-    spi::set_lock_timeout(left);
+    // Without waiting: claims queue behind the gate already, and behind whoever waits for this
+    // lock a parallel pg_dump, which has the table and asks for it again, would fail.
+    if !db.try_lock_relation(TABLE_NAMES[next], pg_sys::AccessExclusiveLock) {
+        return None;
+    }
     let truncate = format!(
         "TRUNCATE {}.{}",
         quote_identifier(db.schema()),
@@ -359,7 +400,7 @@ fn inbox_claim_plain(
     message_id: Option<&str>,
     fcinfo: pg_sys::FunctionCallInfo,
 ) -> bool {
-    on_key(fcinfo, "inbox_claim", consumer, message_id, claim)
+    on_key(fcinfo, "inbox_claim", consumer, message_id, counted_claim)
 }
 
 /// `inbox_claim(consumer, message_id uuid)`
@@ -375,7 +416,7 @@ fn inbox_claim_uuid(
         "inbox_claim",
         consumer,
         message_id.as_deref(),
-        claim,
+        counted_claim,
     )
 }
 

@@ -78,13 +78,23 @@ const OPERATOR: Access = Access {
 
 /// Looking, at everything but payloads.
 const MONITOR: Access = Access {
-    functions: &["inbox_lookup", "inbox_status"],
+    functions: &[
+        "inbox_lookup",
+        "inbox_metrics",
+        "inbox_stat_counters",
+        "inbox_status",
+    ],
     relations: &[
         ("inbox_claims", "SELECT"),
         ("inbox_dead_letters", "SELECT"),
         ("inbox_sequences", "SELECT"),
         ("inbox_settings", "SELECT"),
+        ("inbox_stat", "SELECT"),
         ("inbox_claim_ring", "SELECT"),
+        ("inbox_worker_status", "SELECT"),
+        ("sequence_instance", "SELECT"),
+        ("sequence_message_type", "SELECT"),
+        ("sequence_type", "SELECT"),
         ("sequential_inbox_idempotence", "SELECT"),
         ("sequenced_message", "SELECT"),
         ("inbox_claim_0", "SELECT"),

@@ -3,7 +3,7 @@
 //! A superuser can SET each in a session; ALTER DATABASE and ALTER SYSTEM set them
 //! for good. Functions and the worker follow the setting in force where they run.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::time::Duration;
 
 use pgrx::guc::{GucContext, GucFlags, GucRegistry, GucSetting};
@@ -20,6 +20,15 @@ static HOUSEKEEPING_DATABASES: GucSetting<Option<CString>> =
 static HOUSEKEEPING_INTERVAL: GucSetting<i32> = GucSetting::<i32>::new(60_000);
 static NOTIFY: GucSetting<bool> = GucSetting::<bool>::new(false);
 static ROTATION_LOCK_TIMEOUT: GucSetting<i32> = GucSetting::<i32>::new(100);
+static TRACK: GucSetting<bool> = GucSetting::<bool>::new(true);
+static VERSION: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(LIBRARY));
+
+/// The library's version, as `SHOW` gives it.
+const LIBRARY: &CStr =
+    match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
+        Ok(version) => version,
+        Err(_) => c"",
+    };
 
 /// How long a plain consumer's claim protects at least.
 pub fn claim_retention() -> Duration {
@@ -66,6 +75,11 @@ pub fn notify() -> bool {
 /// How long a rotation waits for claims in flight, and so claims for a rotation.
 pub fn rotation_lock_timeout() -> Duration {
     Duration::from_millis(u64::from(ROTATION_LOCK_TIMEOUT.get().unsigned_abs()))
+}
+
+/// Whether a session counts what it does, where there are counters.
+pub fn track() -> bool {
+    TRACK.get()
 }
 
 fn seconds(setting: &GucSetting<i32>) -> Duration {
@@ -148,6 +162,22 @@ pub fn define() {
         60_000,
         GucContext::Suset,
         GucFlags::UNIT_MS,
+    );
+    GucRegistry::define_bool_guc(
+        c"sequential_inbox.track",
+        c"Whether claims, receipts and failures are counted in inbox_stat.",
+        c"Only where the library is in shared_preload_libraries.",
+        &TRACK,
+        GucContext::Suset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_string_guc(
+        c"sequential_inbox.version",
+        c"The version of the library that this session has loaded.",
+        c"The version of the extension is in pg_extension.",
+        &VERSION,
+        GucContext::Internal,
+        GucFlags::DISALLOW_IN_FILE,
     );
     // SAFETY: a NUL-terminated literal; called while the library is loaded.
     unsafe { pg_sys::MarkGUCPrefixReserved(c"sequential_inbox".as_ptr()) };

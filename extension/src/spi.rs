@@ -14,6 +14,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
+use std::panic::AssertUnwindSafe;
 use std::ptr::NonNull;
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use pgrx::pg_sys::panic::CaughtError;
 use pgrx::{FromDatum, IntoDatum, PgSqlErrorCode, PgTryBuilder, pg_sys};
 
 use crate::errors::{InboxError, Result};
+use crate::version;
 
 /// A statement of the extension. Make each one a `static`: its address is its name
 /// in the session's cache.
@@ -43,6 +45,11 @@ pub type Arg = Option<pg_sys::Datum>;
 pub fn arg<T: IntoDatum>(value: T) -> Arg {
     value.into_datum()
 }
+
+static INSTALLED: Statement = Statement::new(
+    "SELECT e.extversion FROM pg_catalog.pg_extension e WHERE e.extname {=} 'sequential_inbox'",
+    &[],
+);
 
 /// The session's prepared statements, valid for one schema name.
 struct Plans {
@@ -86,7 +93,9 @@ impl Db {
         // SAFETY: called inside of a transaction, undone by SPI_finish in Drop.
         // SPI_connect reports a failure as an error since Postgres 10.
         unsafe { pg_sys::SPI_connect() };
-        Self { namespace, schema }
+        let db = Self { namespace, schema };
+        version::compare_once(namespace, || db.read(&INSTALLED, &[]).get(0, 0));
+        db
     }
 
     /// The name of the extension's schema.
@@ -116,6 +125,13 @@ impl Db {
         let relation = self.relation(name);
         // SAFETY: takes a heavyweight lock; waiting obeys the caller's time-outs.
         unsafe { pg_sys::LockRelationOid(relation, mode as pg_sys::LOCKMODE) };
+    }
+
+    /// The same without waiting; false where another transaction is in the way.
+    pub fn try_lock_relation(&self, name: &str, mode: u32) -> bool {
+        let relation = self.relation(name);
+        // SAFETY: takes a heavyweight lock if nobody is in the way.
+        unsafe { pg_sys::ConditionalLockRelationOid(relation, mode as pg_sys::LOCKMODE) }
     }
 
     /// Whether this transaction holds such a lock already.
@@ -195,9 +211,10 @@ impl Db {
     /// Runs a utility statement, `GRANT` say, whose text the caller has quoted.
     pub fn utility(&self, sql: &str) -> Result<()> {
         let sql = c_text(sql)?;
-        // SAFETY: the text is NUL-terminated and outlives the call.
-        let status = unsafe { pg_sys::SPI_execute(sql.as_ptr(), false, 0) };
-        checked(status);
+        or_outdated(|| {
+            // SAFETY: the text is NUL-terminated and outlives the call.
+            checked(unsafe { pg_sys::SPI_execute(sql.as_ptr(), false, 0) });
+        });
         Ok(())
     }
 
@@ -251,7 +268,7 @@ impl Db {
             Err(error) => error.raise(),
         };
         let args = statement.args;
-        PgTryBuilder::new(move || {
+        or_outdated(|| {
             let mut types: Vec<pg_sys::Oid> =
                 args.iter().map(|oid| pg_sys::Oid::from(*oid)).collect();
             // SAFETY: the text is NUL-terminated, the types have one element a
@@ -269,11 +286,6 @@ impl Db {
                 NonNull::new_unchecked(plan)
             }
         })
-        .catch_others(|error| match undefined_object(&error) {
-            Some(reason) => InboxError::outdated_schema(&reason).raise(),
-            None => error.rethrow(),
-        })
-        .execute()
     }
 }
 
@@ -282,6 +294,17 @@ impl Drop for Db {
         // SAFETY: ends the connection that `connect` began, on errors too.
         unsafe { pg_sys::SPI_finish() };
     }
+}
+
+/// Runs the work; what the installed extension lacks for it is reported as that (55000).
+fn or_outdated<T>(work: impl FnOnce() -> T) -> T {
+    let work = AssertUnwindSafe(work);
+    PgTryBuilder::new(AssertUnwindSafe(move || { work }.0()))
+        .catch_others(|error| match undefined_object(&error) {
+            Some(reason) => InboxError::outdated_schema(&reason).raise(),
+            None => error.rethrow(),
+        })
+        .execute()
 }
 
 /// The message of an error that says: a table, column or function is missing.

@@ -11,6 +11,7 @@ use pgrx::prelude::*;
 use super::declaration::{self, Declaration};
 use crate::args;
 use crate::errors::{InboxError, Result, or_raise};
+use crate::probe::{IndexProbe, Key};
 use crate::spi::{Db, Rows, Statement, arg};
 
 static FIND: Statement = Statement::new(
@@ -120,6 +121,17 @@ impl Instance {
                 return instance;
             }
         }
+    }
+
+    /// Whether another transaction holds the instance of this context, or is making it.
+    pub fn is_held(db: &Db, sequence: &str, context_id: &str) -> bool {
+        IndexProbe::open(
+            db,
+            "sequence_instance",
+            "sequence_instance_name_context_id_key",
+        )
+        .holder(&[Key::Text(sequence), Key::Text(context_id)])
+        .is_in_flight()
     }
 
     /// Locks the instance of this id; none if it is gone. One that was created after the

@@ -24,6 +24,7 @@ use crate::errors::{InboxError, Result, or_raise};
 use crate::probe::{Holder, IndexProbe, Key};
 use crate::ring;
 use crate::spi::{self, Db, Statement, arg};
+use crate::statistics::{self, Counter, Kind};
 
 /// The first message of an instance that is ready, or failed and due again.
 static READY_IN_INSTANCE: Statement = Statement::new(
@@ -93,6 +94,19 @@ struct Released {
     message_key: Option<Vec<u8>>,
     headers: Option<JsonB>,
     buffered_at: Option<TimestampWithTimeZone>,
+}
+
+impl Released {
+    /// Counts it: as handed out, and as handed out anew if it has failed before.
+    fn count(&self) {
+        let kind = match self.message.instance {
+            Some(_) => Kind::Sequence,
+            None => Kind::Consumer,
+        };
+        let again = u64::from(self.attempts > 0);
+        let counts = [(Counter::Released, 1), (Counter::Retried, again)];
+        statistics::count(kind, &self.message.message_type, &counts);
+    }
 }
 
 /// Records the message as processed and forgets its payload.
@@ -289,6 +303,9 @@ fn inbox_next(
             None => of_any(&db),
         }
     })());
+    if let Some(released) = &released {
+        released.count();
+    }
     TableIterator::new(released.into_iter().map(|released| {
         (
             released.message.id,

@@ -20,6 +20,7 @@ use crate::errors::{InboxError, Result, or_raise};
 use crate::nowait::without_waiting;
 use crate::probe::Holder;
 use crate::spi::{self, Db, Statement, arg};
+use crate::statistics::{self, Counter, Kind, Wait};
 
 /// What is known of a message that was taken before.
 static TAKEN: Statement = Statement::new(
@@ -57,6 +58,18 @@ impl Answer {
         }
     }
 
+    /// What statistics count it as.
+    fn counter(&self) -> Counter {
+        match self.decision {
+            "process" => Counter::ReceivedProcess,
+            "buffered" => Counter::ReceivedBuffered,
+            "duplicate" => Counter::ReceivedDuplicate,
+            "direct" => Counter::ReceivedDirect,
+            "rejected" => Counter::ReceivedRejected,
+            _ => Counter::ReceivedInFlight,
+        }
+    }
+
     fn duplicate(db: &Db, key: MessageKey<'_>) -> Self {
         let known = db.write(&TAKEN, &[arg(key.message_type), arg(key.idempotence_id)]);
         Self {
@@ -76,11 +89,17 @@ enum Verdict {
 }
 
 /// Takes the message: finds or makes its instance, claims it, judges it, records it.
-fn receive(db: &Db, declaration: &Declaration, arrival: Arrival<'_>) -> Answer {
+fn receive(
+    db: &Db,
+    declaration: &Declaration,
+    arrival: Arrival<'_>,
+    wait: Option<Wait<'_>>,
+) -> Answer {
     let mut instance = Instance::lock_or_create(db, &declaration.name, arrival.context_id);
     if !claims::claim(db, arrival.key, instance.id) {
         return Answer::duplicate(db, arrival.key);
     }
+    drop(wait);
     let earlier = message::sequenced(db, arrival.key);
     if earlier
         .as_ref()
@@ -268,8 +287,8 @@ fn checked_position(declaration: &Declaration, position: Option<i64>) -> Result<
 }
 
 /// Answers without a lock where the message's claim already tells.
-fn known_before(db: &Db, key: MessageKey<'_>, wait: bool) -> Option<Answer> {
-    match claims::holder(db, key) {
+fn known_before(db: &Db, key: MessageKey<'_>, holder: Holder, wait: bool) -> Option<Answer> {
+    match holder {
         Holder::InFlight(_) if !wait => Some(Answer::without_record(
             "in_flight",
             "another transaction holds this message",
@@ -327,9 +346,14 @@ fn inbox_receive(
         let work = || -> Result<Answer> {
             let declaration = declaration::of_message_type(&db, key.message_type)?;
             let position = checked_position(&declaration, position)?;
-            if let Some(answer) = known_before(&db, key, wait) {
+            let holder = claims::holder(&db, key);
+            if let Some(answer) = known_before(&db, key, holder, wait) {
                 return Ok(answer);
             }
+            let wait = Wait::begin_if(Kind::Sequence, key.message_type, || {
+                wait && (holder.is_in_flight()
+                    || Instance::is_held(&db, &declaration.name, context_id))
+            });
             Ok(receive(
                 &db,
                 &declaration,
@@ -339,6 +363,7 @@ fn inbox_receive(
                     position,
                     content,
                 },
+                wait,
             ))
         };
         if wait {
@@ -351,6 +376,9 @@ fn inbox_receive(
             ))
         })
     })());
+    if let Some(message_type) = message_type {
+        statistics::count_one(Kind::Sequence, message_type, answer.counter());
+    }
     TableIterator::once((
         answer.decision,
         answer.reason,

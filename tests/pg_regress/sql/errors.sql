@@ -18,9 +18,9 @@ CREATE TEMP VIEW argument AS
                WHEN 'on_failure' THEN '''block''' WHEN 'ordering' THEN '''conditions'''
                WHEN 'retention' THEN '''1 day''' WHEN 'role_name' THEN 'current_user'
                WHEN 'sequence_instance_id' THEN current_setting('errors.instance')
-               WHEN 'sequence_name' THEN '''errors''' WHEN 'wait' THEN 'true'
+               WHEN 'sequence_name' THEN '''errors'''
                ELSE CASE p.proargtypes[n - 1] WHEN 'uuid'::regtype THEN '''a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'''
-                        WHEN 'bigint'::regtype THEN '-1' ELSE '''errors''' END
+                        WHEN 'bigint'::regtype THEN '-1' WHEN 'boolean'::regtype THEN 'true' ELSE '''errors''' END
            END AS good
     FROM extension_object o
     JOIN pg_proc p ON p.oid = o.objid AND o.classid = 'pg_proc'::regclass
@@ -40,7 +40,7 @@ CREATE TEMP VIEW function AS
     FROM extension_object o JOIN pg_proc p ON p.oid = o.objid AND o.classid = 'pg_proc'::regclass;
 
 -- First of all: what is replaced below is what is wrong, since this is right. (But this sequence
--- has an instance, and no positions.)
+-- has an instance, and no positions, and nothing is counted without preloading.)
 SELECT identity, e.state, e.message FROM function, error_of(good_call) e
     WHERE e.state IS NOT NULL ORDER BY identity::text COLLATE "C";
 
