@@ -66,9 +66,13 @@ pub fn register() {
     if !unsafe { pg_sys::process_shared_preload_libraries_in_progress } {
         return;
     }
-    // SAFETY: no pointer is in it, and what is changed with the lock in shared mode is atomic.
-    pg_shmem_init!(TABLE = unsafe { Counters::new(Table::empty(now())) });
+    pg_shmem_init!(TABLE = shareable(Table::empty(now())));
     HAS_TABLE.store(true, Ordering::Relaxed);
+}
+
+fn shareable(table: Table<ENTRIES>) -> Counters {
+    // SAFETY: no pointer is in it, and what is changed with the lock in shared mode is atomic.
+    unsafe { Counters::new(table) }
 }
 
 /// The server's clock, in microseconds of its own epoch.
