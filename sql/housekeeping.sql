@@ -50,7 +50,7 @@ CREATE FUNCTION @extschema@.inbox_status() RETURNS TABLE (
     notify boolean,
     next_rotation_at pg_catalog.timestamptz
 )
-    LANGUAGE c STABLE PARALLEL SAFE
+    LANGUAGE c STABLE PARALLEL UNSAFE
     AS 'MODULE_PATHNAME', 'inbox_status_wrapper';
 COMMENT ON FUNCTION @extschema@.inbox_status() IS
     'the settings in force in this session and when the ring may move on; see the view inbox_settings';

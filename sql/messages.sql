@@ -165,7 +165,7 @@ CREATE FUNCTION @extschema@.inbox_lookup(id1 pg_catalog.text, id2 pg_catalog.tex
     attempts integer,
     last_error pg_catalog.text
 )
-    LANGUAGE c STABLE PARALLEL SAFE
+    LANGUAGE c STABLE PARALLEL UNSAFE
     AS 'MODULE_PATHNAME', 'inbox_lookup_wrapper';
 COMMENT ON FUNCTION @extschema@.inbox_lookup(pg_catalog.text, pg_catalog.text) IS
     'all that the inbox knows of (consumer, message id) or (message type, idempotence id)';

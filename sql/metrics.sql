@@ -14,11 +14,11 @@ CREATE FUNCTION @extschema@.inbox_metrics() RETURNS TABLE (
     labels pg_catalog.jsonb,
     value double precision
 )
-    LANGUAGE sql STABLE PARALLEL SAFE
+    LANGUAGE sql STABLE PARALLEL UNSAFE
 BEGIN ATOMIC
     WITH metric (place, name, type, unit, help) AS (VALUES
         (1, 'sequential_inbox_info', 'info', '', 'Versions of the extension and of its library.'),
-        (2, 'sequential_inbox_preloaded', 'gauge', '', 'Whether the library is in shared_preload_libraries: background worker and counters.'),
+        (2, 'sequential_inbox_library_preloaded', 'gauge', '', 'Whether the library is in shared_preload_libraries: background worker and counters.'),
         (3, 'sequential_inbox_messages', 'gauge', '', 'Messages that wait for others or are ready to be handed out.'),
         (4, 'sequential_inbox_oldest_waiting_seconds', 'gauge', 'seconds', 'How long the oldest waiting message has waited; 0 when none waits.'),
         (5, 'sequential_inbox_oldest_ready_seconds', 'gauge', 'seconds', 'How long the oldest ready message has not been fetched; 0 when none is ready.'),
@@ -27,7 +27,7 @@ BEGIN ATOMIC
         (8, 'sequential_inbox_instances_open', 'gauge', '', 'Sequence instances that are not complete.'),
         (9, 'sequential_inbox_instances_expiring', 'gauge', '', 'Open sequence instances in the last quarter of the retention, or past it.'),
         (10, 'sequential_inbox_instances_expired', 'gauge', '', 'Sequence instances that expired incomplete and are still kept.'),
-        (11, 'sequential_inbox_claims', 'gauge', '', 'Claims stored in a table, as the server estimates live rows.'),
+        (11, 'sequential_inbox_claim_table_rows', 'gauge', '', 'Claims stored in a table, as the server estimates live rows.'),
         (12, 'sequential_inbox_claim_table_bytes', 'gauge', 'bytes', 'Size of a table of claims with its indexes.'),
         (13, 'sequential_inbox_rotations_total', 'counter', '', 'How often the ring of plain claims has moved on.'),
         (14, 'sequential_inbox_next_rotation_seconds', 'gauge', 'seconds', 'Time until the ring may move on; negative: it is overdue.'),
@@ -52,22 +52,25 @@ BEGIN ATOMIC
           AND m.state OPERATOR(pg_catalog.<>) 'FAILED' AND m.sequence_instance_id IS NOT NULL
         GROUP BY m.message_type, m.state
     ),
-    -- Who each failed message is of: the label that says so, and its value.
-    failed AS MATERIALIZED (
-        SELECT CASE WHEN m.sequence_instance_id IS NULL
-                    THEN pg_catalog.jsonb_build_object('consumer', m.message_type)
-                    ELSE pg_catalog.jsonb_build_object('sequence', i.name, 'message_type', m.message_type) END AS labels,
-               m.id, m.next_attempt_at
-        FROM @extschema@.sequenced_message m
-        LEFT JOIN @extschema@.sequence_instance i ON i.id OPERATOR(pg_catalog.=) m.sequence_instance_id
-        WHERE m.state OPERATOR(pg_catalog.=) 'FAILED'
-    ),
     counters AS MATERIALIZED (
         SELECT c.*, CASE WHEN c.name IS NULL THEN '{}'
                          WHEN c.kind OPERATOR(pg_catalog.=) 'consumer'
                          THEN pg_catalog.jsonb_build_object('consumer', c.name)
                          ELSE pg_catalog.jsonb_build_object('message_type', c.name) END AS labels
         FROM @extschema@.inbox_stat_counters(missing_ok => true) c
+    ),
+    -- Apart, because sizes are volatile: a query for one metric, as exporters make them, computes
+    -- that metric alone only if `sample` is not.
+    claim_tables (metric, labels, value) AS MATERIALIZED (
+        SELECT x.metric, pg_catalog.jsonb_build_object('table', c.relname), x.value::double precision
+        FROM (VALUES ('@extschema@.inbox_claim_0'::pg_catalog.regclass),
+                     ('@extschema@.inbox_claim_1'::pg_catalog.regclass),
+                     ('@extschema@.inbox_claim_2'::pg_catalog.regclass),
+                     ('@extschema@.sequential_inbox_idempotence'::pg_catalog.regclass)) r (oid)
+        JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) r.oid
+        CROSS JOIN LATERAL (VALUES
+            ('sequential_inbox_claim_table_rows', pg_catalog.pg_stat_get_live_tuples(c.oid)),
+            ('sequential_inbox_claim_table_bytes', pg_catalog.pg_total_relation_size(c.oid))) x (metric, value)
     ),
     sample (name, labels, value) AS (
         SELECT 'sequential_inbox_info',
@@ -76,7 +79,7 @@ BEGIN ATOMIC
                1
         FROM status s JOIN pg_catalog.pg_extension e ON e.extname OPERATOR(pg_catalog.=) 'sequential_inbox'
         UNION ALL
-        SELECT 'sequential_inbox_preloaded', '{}', CASE WHEN s.preloaded THEN 1 ELSE 0 END FROM status s
+        SELECT 'sequential_inbox_library_preloaded', '{}', CASE WHEN s.preloaded THEN 1 ELSE 0 END FROM status s
         UNION ALL
         SELECT 'sequential_inbox_messages',
                pg_catalog.jsonb_build_object('sequence', t.sequence_name, 'message_type', t.message_type,
@@ -97,13 +100,23 @@ BEGIN ATOMIC
             AND u.state OPERATOR(pg_catalog.=) x.state
         GROUP BY x.metric, t.sequence_name
         UNION ALL
-        SELECT 'sequential_inbox_dead_letters', f.labels, pg_catalog.count(*)
-        FROM failed f JOIN @extschema@.inbox_dead_letters d ON d.id OPERATOR(pg_catalog.=) f.id
-        GROUP BY f.labels
+        SELECT 'sequential_inbox_dead_letters',
+               CASE WHEN d.sequence_instance_id IS NULL
+                    THEN pg_catalog.jsonb_build_object('consumer', d.message_type)
+                    ELSE pg_catalog.jsonb_build_object('sequence', d.sequence_name, 'message_type', d.message_type) END,
+               pg_catalog.count(*)
+        FROM @extschema@.inbox_dead_letters d
+        GROUP BY 2
         UNION ALL
-        SELECT 'sequential_inbox_scheduled_retries', f.labels, pg_catalog.count(*)
-        FROM failed f WHERE f.next_attempt_at IS NOT NULL
-        GROUP BY f.labels
+        SELECT 'sequential_inbox_scheduled_retries',
+               CASE WHEN m.sequence_instance_id IS NULL
+                    THEN pg_catalog.jsonb_build_object('consumer', m.message_type)
+                    ELSE pg_catalog.jsonb_build_object('sequence', i.name, 'message_type', m.message_type) END,
+               pg_catalog.count(*)
+        FROM @extschema@.sequenced_message m
+        LEFT JOIN @extschema@.sequence_instance i ON i.id OPERATOR(pg_catalog.=) m.sequence_instance_id
+        WHERE m.state OPERATOR(pg_catalog.=) 'FAILED' AND m.next_attempt_at IS NOT NULL
+        GROUP BY 2
         UNION ALL
         SELECT 'sequential_inbox_instances_open', pg_catalog.jsonb_build_object('sequence', t.name),
                (SELECT pg_catalog.count(*) FROM @extschema@.sequence_instance i
@@ -122,15 +135,7 @@ BEGIN ATOMIC
                 WHERE i.name OPERATOR(pg_catalog.=) t.name AND i.state OPERATOR(pg_catalog.=) 'EXPIRED')
         FROM @extschema@.sequence_type t
         UNION ALL
-        SELECT x.metric, pg_catalog.jsonb_build_object('table', c.relname), x.value
-        FROM (VALUES ('@extschema@.inbox_claim_0'::pg_catalog.regclass),
-                     ('@extschema@.inbox_claim_1'::pg_catalog.regclass),
-                     ('@extschema@.inbox_claim_2'::pg_catalog.regclass),
-                     ('@extschema@.sequential_inbox_idempotence'::pg_catalog.regclass)) r (oid)
-        JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) r.oid
-        CROSS JOIN LATERAL (VALUES
-            ('sequential_inbox_claims', pg_catalog.pg_stat_get_live_tuples(c.oid)),
-            ('sequential_inbox_claim_table_bytes', pg_catalog.pg_total_relation_size(c.oid))) x (metric, value)
+        SELECT r.metric, r.labels, r.value FROM claim_tables r
         UNION ALL
         SELECT 'sequential_inbox_rotations_total', '{}', COALESCE(pg_catalog.max(r.rotations), 0)
         FROM @extschema@.inbox_claim_ring r

@@ -66,8 +66,15 @@ static NOTE_FAILURE: Statement = Statement::new(
 
 /// Registers the launcher; only while the postmaster loads the library.
 pub fn register() {
-    // SAFETY: reads a flag of the postmaster.
-    if !unsafe { pg_sys::process_shared_preload_libraries_in_progress } {
+    // SAFETY: reads flags of the postmaster.
+    let (preloading, upgrading) = unsafe {
+        (
+            pg_sys::process_shared_preload_libraries_in_progress,
+            pg_sys::IsBinaryUpgrade,
+        )
+    };
+    // pg_upgrade's servers hold databases that are being dumped, or are half restored.
+    if !preloading || upgrading {
         return;
     }
     BackgroundWorkerBuilder::new("sequential_inbox launcher")

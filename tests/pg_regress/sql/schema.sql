@@ -54,7 +54,7 @@ SELECT string_agg(attrelid::regclass::text, ', ' ORDER BY attrelid) AS tables, c
     GROUP BY attrelid) t GROUP BY columns, key;
 
 -- Functions run with the caller's rights, are called with NULLs, and say what they are: only what
--- reads is STABLE and PARALLEL SAFE.
+-- reads is STABLE, and PARALLEL SAFE only what needs no newer snapshot than its query's.
 SELECT provolatile, proparallel, proisstrict, prosecdef, proleakproof, proconfig, count(*) > 1 AS several,
        CASE WHEN provolatile <> 'v' THEN string_agg(DISTINCT proname, ', ' ORDER BY proname) END AS functions
     FROM pg_proc p JOIN extension_object o ON o.objid = p.oid AND o.classid = 'pg_proc'::regclass
