@@ -9,7 +9,7 @@ CREATE FUNCTION @extschema@.inbox_housekeeping(batch_size integer DEFAULT 1000) 
     rotated boolean,
     more boolean
 )
-    LANGUAGE c VOLATILE PARALLEL UNSAFE
+    LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1
     AS 'MODULE_PATHNAME', 'inbox_housekeeping_wrapper';
 COMMENT ON FUNCTION @extschema@.inbox_housekeeping(integer) IS
     'closes, expires and removes sequence instances and moves the ring on, one bounded batch; call it again while more';
@@ -50,7 +50,7 @@ CREATE FUNCTION @extschema@.inbox_status() RETURNS TABLE (
     notify boolean,
     next_rotation_at pg_catalog.timestamptz
 )
-    LANGUAGE c STABLE PARALLEL UNSAFE
+    LANGUAGE c STABLE PARALLEL UNSAFE ROWS 1
     AS 'MODULE_PATHNAME', 'inbox_status_wrapper';
 COMMENT ON FUNCTION @extschema@.inbox_status() IS
     'the settings in force in this session and when the ring may move on; see the view inbox_settings';

@@ -102,7 +102,7 @@ CREATE FUNCTION @extschema@.inbox_receive(
     sequence_instance_id bigint,
     message_id bigint
 )
-    LANGUAGE c VOLATILE PARALLEL UNSAFE
+    LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1
     AS 'MODULE_PATHNAME', 'inbox_receive_wrapper';
 COMMENT ON FUNCTION @extschema@.inbox_receive(pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.bytea, pg_catalog.bytea, pg_catalog.jsonb, bigint, boolean) IS
     'receives a message of a declared sequence: process, buffered, duplicate, direct, rejected or in_flight';
@@ -122,7 +122,7 @@ CREATE FUNCTION @extschema@.inbox_next(instance bigint DEFAULT NULL) RETURNS TAB
     headers pg_catalog.jsonb,
     buffered_at pg_catalog.timestamptz
 )
-    LANGUAGE c VOLATILE PARALLEL UNSAFE
+    LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1
     AS 'MODULE_PATHNAME', 'inbox_next_wrapper';
 COMMENT ON FUNCTION @extschema@.inbox_next(bigint) IS
     'hands out the next message that may be handled now, of this instance or of any, recorded as PROCESSED in this transaction';
@@ -165,7 +165,7 @@ CREATE FUNCTION @extschema@.inbox_lookup(id1 pg_catalog.text, id2 pg_catalog.tex
     attempts integer,
     last_error pg_catalog.text
 )
-    LANGUAGE c STABLE PARALLEL UNSAFE
+    LANGUAGE c STABLE PARALLEL UNSAFE ROWS 2
     AS 'MODULE_PATHNAME', 'inbox_lookup_wrapper';
 COMMENT ON FUNCTION @extschema@.inbox_lookup(pg_catalog.text, pg_catalog.text) IS
     'all that the inbox knows of (consumer, message id) or (message type, idempotence id)';

@@ -14,7 +14,7 @@ CREATE FUNCTION @extschema@.inbox_metrics() RETURNS TABLE (
     labels pg_catalog.jsonb,
     value double precision
 )
-    LANGUAGE sql STABLE PARALLEL UNSAFE
+    LANGUAGE sql STABLE PARALLEL UNSAFE ROWS 100
 BEGIN ATOMIC
     WITH metric (place, name, type, unit, help) AS (VALUES
         (1, 'sequential_inbox_info', 'info', '', 'Versions of the extension and of its library.'),

@@ -22,7 +22,7 @@ CREATE FUNCTION @extschema@.inbox_stat_counters(missing_ok boolean DEFAULT false
     failed bigint,
     stats_since pg_catalog.timestamptz
 )
-    LANGUAGE c STABLE PARALLEL SAFE
+    LANGUAGE c STABLE PARALLEL SAFE ROWS 100
     AS 'MODULE_PATHNAME', 'inbox_stat_counters_wrapper';
 COMMENT ON FUNCTION @extschema@.inbox_stat_counters(boolean) IS
     'the counters of this database; see the view inbox_stat. Without shared_preload_libraries there are none: an error, or no row if missing_ok';
