@@ -42,6 +42,8 @@ have_libclang() {
 
 check_tools() {
     have cc || need "a C compiler" gcc libc6-dev
+    # librdkafka, which examples/kafka compiles, has C++ in it.
+    have c++ || need "a C++ compiler" g++
     have make || need make make
     have pkg-config || need pkg-config pkg-config
     have_libclang || need libclang libclang-dev
@@ -64,11 +66,14 @@ complete() {
 }
 
 # Sets PG_CONFIG to a system installation, if there is one that is complete and that this user may
-# install into; otherwise sets read_only to one that is complete at least.
+# install into; otherwise sets read_only to one that is complete at least. Who has set PG_CONFIG
+# wants that one, and no other instead of it.
+named=${PG_CONFIG:-}
 find_system_postgres() {
-    local candidate
+    local candidate candidates=("$(toml "$feature" pg_config)" "$(command -v pg_config || true)")
+    [ -z "$named" ] || candidates=("$named")
     read_only=
-    for candidate in "${PG_CONFIG:-}" "$(toml "$feature" pg_config)" "$(command -v pg_config || true)"; do
+    for candidate in "${candidates[@]}"; do
         if [ -n "$candidate" ] && complete "$candidate"; then
             if writable "$candidate" || sudo_works; then
                 PG_CONFIG=$candidate
@@ -200,7 +205,9 @@ check_rust
 check_tools
 postgres=system
 if ! find_system_postgres; then
-    if [ -n "$(toml "$feature" wheel)" ]; then
+    if [ -n "$named" ] && [ -z "$read_only" ]; then
+        fail "PG_CONFIG=$named is not that of a Postgres $PG with its server and its headers"
+    elif [ -z "$named" ] && [ -n "$(toml "$feature" wheel)" ]; then
         postgres=wheel
         python3 -m pip --version >/dev/null 2>&1 || need "Python with pip" python3 python3-pip
     elif [ -n "$read_only" ]; then

@@ -1,12 +1,16 @@
-//! The client crate, level 1, against a real server: one suite, run over both drivers.
+//! The client crate, level 1, against a real server: one suite, run over both drivers, straight to
+//! the server and through PgBouncer in transaction mode.
 //!
-//! Each file under `client/` is compiled twice, once beside each driver. What the drivers name
-//! differently they take from the module around them: the types, `connect`, and the macro `wait!`,
-//! which runs a future to its end or is nothing at all.
+//! Each file under `client/` is compiled once a driver and way. What differs they take from the
+//! module around them: the types, `connect_to`, and the macro `wait!`, which runs a future to its
+//! end or is nothing at all.
+//!
+//! Two files belong to one way. `servers` is left out through PgBouncer, and says why; `pooling`
+//! shows that those sessions do go through it.
 
 // A test fails by panicking, and so do its helpers.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-// One suite, two drivers.
+// One suite, two drivers, two ways.
 #![allow(clippy::duplicate_mod)]
 
 /// Over tokio-postgres.
@@ -33,7 +37,7 @@ mod tokio_driver {
         };
     }
 
-    fn connect_to(dsn: &str) -> Client {
+    fn open(dsn: &str) -> Client {
         let (client, connection) =
             wait!(tokio_postgres::connect(dsn, NoTls)).expect("a session is opened");
         // The connection's own error is also that of every call on the client.
@@ -41,13 +45,39 @@ mod tokio_driver {
         client
     }
 
-    mod administration;
-    mod claims;
-    mod errors;
-    mod futures;
-    mod plain;
-    mod sequences;
-    mod session;
+    #[path = "."]
+    mod direct {
+        use super::{Client, InboxExt, Transaction, open as connect_to, runtime};
+
+        mod administration;
+        mod claims;
+        mod errors;
+        mod futures;
+        mod plain;
+        mod sequences;
+        mod servers;
+        mod session;
+    }
+
+    #[path = "."]
+    mod through_pgbouncer {
+        use inbox_test_support::pgbouncer::through;
+
+        use super::{Client, InboxExt, Transaction, open, runtime};
+
+        fn connect_to(dsn: &str) -> Client {
+            open(&through(dsn))
+        }
+
+        mod administration;
+        mod claims;
+        mod errors;
+        mod futures;
+        mod plain;
+        mod pooling;
+        mod sequences;
+        mod session;
+    }
 }
 
 /// Over the blocking `postgres` crate.
@@ -63,14 +93,39 @@ mod sync_driver {
         };
     }
 
-    fn connect_to(dsn: &str) -> Client {
+    fn open(dsn: &str) -> Client {
         Client::connect(dsn, NoTls).expect("a session is opened")
     }
 
-    mod administration;
-    mod claims;
-    mod errors;
-    mod plain;
-    mod sequences;
-    mod session;
+    #[path = "."]
+    mod direct {
+        use super::{Client, InboxExt, Transaction, open as connect_to};
+
+        mod administration;
+        mod claims;
+        mod errors;
+        mod plain;
+        mod sequences;
+        mod servers;
+        mod session;
+    }
+
+    #[path = "."]
+    mod through_pgbouncer {
+        use inbox_test_support::pgbouncer::through;
+
+        use super::{Client, InboxExt, Transaction, open};
+
+        fn connect_to(dsn: &str) -> Client {
+            open(&through(dsn))
+        }
+
+        mod administration;
+        mod claims;
+        mod errors;
+        mod plain;
+        mod pooling;
+        mod sequences;
+        mod session;
+    }
 }

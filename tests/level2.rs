@@ -1,19 +1,21 @@
-//! The client crate, level 2, against a real server: one suite, run over both drivers.
+//! The client crate, level 2, against a real server: one suite, run over both drivers, straight to
+//! the server and through PgBouncer in transaction mode.
 //!
-//! Each file under `level2/` is compiled twice, once beside each driver. What the drivers name
-//! differently they take from the module around them: the types, `connect_to`, and three macros.
-//! `wait!` runs a future to its end, `done!` awaits one within a handler, and `handler!` makes a
-//! closure a handler; over the blocking driver they do nothing.
+//! Each file under `level2/` is compiled once a driver and way. What differs they take from the
+//! module around them: the types, `connect_to`, `server`, and three macros. `wait!` runs a future
+//! to its end, `done!` awaits one within a handler, and `handler!` makes a closure a handler; over
+//! the blocking driver they do nothing.
+//!
+//! One file, `backend`, is left out through PgBouncer, and says why. That sessions do go through it
+//! is shown by the suite `client`.
 
 // A test fails by panicking, and so do its helpers.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-// One suite, two drivers.
+// One suite, two drivers, two ways.
 #![allow(clippy::duplicate_mod)]
 
 #[path = "level2/log.rs"]
 mod log;
-#[path = "level2/proxy.rs"]
-mod proxy;
 
 /// Over tokio-postgres.
 #[path = "level2"]
@@ -53,7 +55,7 @@ mod tokio_driver {
         };
     }
 
-    fn connect_to(dsn: &str) -> Client {
+    fn open(dsn: &str) -> Client {
         let (client, connection) =
             wait!(tokio_postgres::connect(dsn, NoTls)).expect("a session is opened");
         // The connection's own error is also that of every call on the client.
@@ -61,14 +63,58 @@ mod tokio_driver {
         client
     }
 
-    mod batch;
-    mod commit;
-    mod conflicts;
-    mod failures;
-    mod futures;
-    mod release;
-    mod setting;
-    mod telemetry;
+    #[path = "."]
+    mod direct {
+        use std::net::SocketAddr;
+
+        use inbox_test_support::cluster;
+
+        use super::{Client, Consumer, open, open as connect_to, runtime};
+
+        /// Where sessions connect to.
+        fn server() -> SocketAddr {
+            let address = format!("{}:{}", cluster().host(), cluster().port());
+            address.parse().unwrap()
+        }
+
+        mod backend;
+        mod batch;
+        mod commit;
+        mod conflicts;
+        mod failures;
+        mod futures;
+        mod release;
+        mod setting;
+        mod telemetry;
+    }
+
+    #[path = "."]
+    mod through_pgbouncer {
+        use std::net::SocketAddr;
+
+        use inbox_test_support::pgbouncer::{pgbouncer, through};
+
+        use super::{Client, Consumer, open, runtime};
+
+        /// Where sessions connect to.
+        fn server() -> SocketAddr {
+            let address = format!("{}:{}", pgbouncer().host(), pgbouncer().port());
+            address.parse().unwrap()
+        }
+
+        fn connect_to(dsn: &str) -> Client {
+            open(&through(dsn))
+        }
+
+        mod batch;
+        mod commit;
+        mod conflicts;
+        mod failures;
+        mod futures;
+        mod release;
+        mod setting;
+        mod telemetry;
+    }
 }
 
 /// Over the blocking `postgres` crate.
@@ -100,15 +146,58 @@ mod sync_driver {
         };
     }
 
-    fn connect_to(dsn: &str) -> Client {
+    fn open(dsn: &str) -> Client {
         Client::connect(dsn, NoTls).expect("a session is opened")
     }
 
-    mod batch;
-    mod commit;
-    mod conflicts;
-    mod failures;
-    mod release;
-    mod setting;
-    mod telemetry;
+    #[path = "."]
+    mod direct {
+        use std::net::SocketAddr;
+
+        use inbox_test_support::cluster;
+
+        use super::{Client, Consumer, open, open as connect_to};
+
+        /// Where sessions connect to.
+        fn server() -> SocketAddr {
+            let address = format!("{}:{}", cluster().host(), cluster().port());
+            address.parse().unwrap()
+        }
+
+        mod backend;
+        mod batch;
+        mod commit;
+        mod conflicts;
+        mod failures;
+        mod release;
+        mod setting;
+        mod telemetry;
+    }
+
+    #[path = "."]
+    mod through_pgbouncer {
+        use std::net::SocketAddr;
+
+        use inbox_test_support::pgbouncer::{pgbouncer, through};
+
+        use super::{Client, Consumer, open};
+
+        /// Where sessions connect to.
+        fn server() -> SocketAddr {
+            let address = format!("{}:{}", pgbouncer().host(), pgbouncer().port());
+            address.parse().unwrap()
+        }
+
+        fn connect_to(dsn: &str) -> Client {
+            open(&through(dsn))
+        }
+
+        mod batch;
+        mod commit;
+        mod conflicts;
+        mod failures;
+        mod release;
+        mod setting;
+        mod telemetry;
+    }
 }

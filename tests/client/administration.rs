@@ -132,9 +132,9 @@ fn g14_a_qualified_call_is_not_taken_over_by_another_function() {
              LANGUAGE sql AS 'SELECT false'",
     );
     let mut client = connect(&database);
-    wait!(client.batch_execute("SET search_path = hostile, public")).unwrap();
     let public = Schema::new("public");
     commit(&mut client, |tx| {
+        wait!(tx.batch_execute("SET LOCAL search_path = hostile, public")).unwrap();
         let hijacked = wait!(tx.inbox().claim("billing", "evt-1")).unwrap();
         assert_eq!(
             hijacked,

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, SystemTime};
 
-use inbox_test_support::{Database, start_cluster};
+use inbox_test_support::Database;
 use sequential_inbox_client::{Error, Failure, Message, MessageType, Sequence, SqlState};
 
 use super::{
-    Client, InboxExt, Transaction, connect_to,
+    Client, InboxExt, Transaction,
     session::{blocked, commit, connect, failed, write},
 };
 
@@ -25,7 +25,7 @@ fn setup() -> (Database, Client, i64) {
 
 /// Runs a call that must fail in a transaction of its own, and shows that nothing is left of it.
 #[track_caller]
-fn refused<T: std::fmt::Debug>(
+pub(super) fn refused<T: std::fmt::Debug>(
     client: &mut Client,
     state: &SqlState,
     call: impl FnOnce(&mut Transaction<'_>) -> Result<T, Error>,
@@ -123,7 +123,7 @@ fn g11_a_null_is_an_error_and_never_a_duplicate() {
         "inbox_sequence('orders', NULL)",
         "inbox_fail(NULL, 'evt-1')",
     ] {
-        let error = wait!(client.query(&format!("SELECT {call}"), &[])).expect_err(call);
+        let error = wait!(client.batch_execute(&format!("SELECT {call}"))).expect_err(call);
         assert_eq!(
             error.code(),
             Some(&SqlState::NULL_VALUE_NOT_ALLOWED),
@@ -224,38 +224,6 @@ fn a_read_only_transaction_refuses_what_writes() {
         let state = Some(&SqlState::READ_ONLY_SQL_TRANSACTION);
         assert_eq!(error.sqlstate(), state, "call {number}: {error}");
     }
-}
-
-#[test]
-fn a_standby_refuses_what_writes_and_answers_a_lookup() {
-    let primary = start_cluster();
-    let database = Database::on(&primary);
-    commit(&mut connect(&database), |tx| {
-        assert!(
-            wait!(tx.inbox().claim("billing", "evt-1"))
-                .unwrap()
-                .is_claimed()
-        );
-    });
-    let standby = primary.standby().unwrap();
-    standby.catch_up(&primary).unwrap();
-    let mut client = connect_to(&standby.dsn_of(database.name()));
-    let read_only = &SqlState::READ_ONLY_SQL_TRANSACTION;
-    let error = refused(&mut client, read_only, |tx| {
-        wait!(tx.inbox().claim("billing", "evt-2"))
-    });
-    assert!(error.to_string().contains("standby"), "{error}");
-    let message = Message::new("order.placed", "evt-1").context("order-1");
-    refused(&mut client, read_only, |tx| {
-        wait!(tx.inbox().receive(&message))
-    });
-    let known = commit(&mut client, |tx| {
-        wait!(tx.inbox().lookup("billing", "evt-1")).unwrap()
-    });
-    assert!(
-        known.len() == 1 && known[0].claimed_at.is_some(),
-        "{known:?}"
-    );
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::{
     fmt::Debug,
+    sync::atomic::{AtomicU32, Ordering},
     thread::{Scope, ScopedJoinHandle},
 };
 
@@ -15,9 +16,9 @@ pub(super) fn connect(database: &Database) -> Client {
     connect_to(database.dsn())
 }
 
-/// The process id of the session's backend.
-pub(super) fn pid(client: &mut Client) -> i32 {
-    wait!(client.query_one("SELECT pg_backend_pid()", &[]))
+/// The id of the server process that runs the transaction.
+pub(super) fn pid(transaction: &mut Transaction<'_>) -> i32 {
+    wait!(transaction.query_one("SELECT pg_backend_pid()", &[]))
         .unwrap()
         .get(0)
 }
@@ -41,10 +42,11 @@ pub(super) fn blocked<'scope, T: Send + 'scope>(
     database: &Database,
     work: impl FnOnce(&mut Client) -> T + Send + 'scope,
 ) -> ScopedJoinHandle<'scope, T> {
-    let mut client = connect(database);
-    let waiter = pid(&mut client);
+    static NUMBER: AtomicU32 = AtomicU32::new(1);
+    let name = format!("waiter-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
+    let mut client = connect_to(&format!("{} application_name={name}", database.dsn()));
     let handle = scope.spawn(move || work(&mut client));
-    database.wait_until_blocked(waiter, || handle.is_finished());
+    database.wait_until_client_is_blocked(&name, || handle.is_finished());
     handle
 }
 

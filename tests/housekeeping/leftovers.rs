@@ -11,18 +11,25 @@ use super::{PAIR, declare};
 /// How many rows each catalog has of this database, so that what is left behind shows.
 #[track_caller]
 fn catalogs(session: &mut Session) -> Vec<String> {
+    // One statement, so one snapshot.
+    let counts: String = session.value(
+        "SELECT string_agg(format('SELECT %L, count(*) FROM pg_catalog.%I', relname, relname),
+                           ' UNION ALL ' ORDER BY relname)
+         FROM pg_class WHERE relnamespace = 'pg_catalog'::regnamespace AND relkind = 'r'
+           AND NOT relisshared AND relname <> 'pg_statistic'",
+        &[],
+    );
+    // A role's right to use the schema is the schema's, not the extension's.
     session.value(
-        "SELECT array_agg(counted ORDER BY counted) FROM (
-            SELECT format('%s: %s', c.relname, (xpath('/row/n/text()', query_to_xml(
-                format('SELECT count(*) AS n FROM pg_catalog.%I', c.relname), false, true, '')))[1])
-            FROM pg_class c WHERE c.relnamespace = 'pg_catalog'::regnamespace AND c.relkind = 'r'
-              AND NOT c.relisshared AND c.relname <> 'pg_statistic'
-            UNION ALL
-            -- A role's right to use the schema is the schema's, not the extension's.
-            SELECT format('shared dependencies: %s', count(*)) FROM pg_shdepend
-            WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())
-              AND classid <> 'pg_namespace'::regclass
-         ) AS each (counted)",
+        &format!(
+            "SELECT array_agg(format('%s: %s', catalog, n) ORDER BY catalog) FROM (
+                {counts}
+                UNION ALL
+                SELECT 'shared dependencies', count(*) FROM pg_shdepend
+                WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())
+                  AND classid <> 'pg_namespace'::regclass
+             ) AS each (catalog, n)"
+        ),
         &[],
     )
 }

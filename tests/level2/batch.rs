@@ -6,7 +6,7 @@ use std::{
     thread,
 };
 
-use inbox_test_support::{Database, wait_for};
+use inbox_test_support::Database;
 use sequential_inbox_client::{BatchOutcomes, Message, Outcome, ProcessError};
 
 use super::{
@@ -15,20 +15,20 @@ use super::{
 };
 
 /// That many messages of ten contexts, in turn.
-fn ids(count: usize) -> Vec<(String, String)> {
+pub(super) fn ids(count: usize) -> Vec<(String, String)> {
     (0..count)
         .map(|number| (format!("evt-{number:03}"), format!("order-{}", number % 10)))
         .collect()
 }
 
-fn messages(ids: &[(String, String)]) -> Vec<Message<'_>> {
+pub(super) fn messages(ids: &[(String, String)]) -> Vec<Message<'_>> {
     ids.iter()
         .map(|(id, context)| message("order.placed", id).context(context.as_str()))
         .collect()
 }
 
 /// Processes a batch with a handler that writes ids into the ledger and fails at that one.
-fn process_batch(
+pub(super) fn process_batch(
     consumer: &Consumer,
     client: &mut Client,
     messages: &[Message<'_>],
@@ -50,64 +50,8 @@ fn process_batch(
 }
 
 /// The ledger in the order of writing.
-fn written(database: &Database) -> Vec<String> {
+pub(super) fn written(database: &Database) -> Vec<String> {
     database.value("SELECT array_agg(entry ORDER BY ctid) FROM ledger")
-}
-
-/// How many commits the server has counted in the session's database, once all are told.
-fn commits(client: &mut Client) -> i64 {
-    wait!(client.execute("SELECT pg_stat_force_next_flush()", &[])).unwrap();
-    let query = "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()";
-    wait!(client.query_one(query, &[])).unwrap().get(0)
-}
-
-/// Nothing but the tests may commit: a vacuum would be counted.
-fn stop_autovacuum(database: &Database) {
-    database.execute("ALTER SYSTEM SET autovacuum = off");
-    database.execute("SELECT pg_reload_conf()");
-    wait_for("autovacuum to stop", || {
-        let query = "SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'autovacuum%'";
-        (database.value::<i64>(query) == 0).then_some(())
-    });
-}
-
-#[test]
-fn g4_a_hundred_messages_are_one_commit() {
-    for consumer in both_modes() {
-        let database = database();
-        stop_autovacuum(&database);
-        let ids = ids(100);
-        let mut client = connect(&database);
-        // The driver asks for types once, in a transaction of its own.
-        process_batch(
-            &consumer,
-            &mut client,
-            &[message("order.placed", "first")],
-            None,
-        );
-        let nothing = {
-            let before = commits(&mut client);
-            commits(&mut client) - before
-        };
-        let before = commits(&mut client);
-        let outcomes = process_batch(&consumer, &mut client, &messages(&ids), None);
-        let after = commits(&mut client);
-        assert_eq!(after - before - nothing, 1);
-        for (outcome, (id, _)) in outcomes.into_iter().zip(&ids) {
-            assert_eq!(
-                outcome.unwrap().applied().as_ref(),
-                Some(id),
-                "in input order"
-            );
-        }
-        assert_eq!(written(&database).len(), 101);
-        let outcomes = process_batch(&consumer, &mut client, &messages(&ids), None);
-        assert!(
-            outcomes
-                .iter()
-                .all(|outcome| matches!(outcome, Ok(Outcome::Duplicate)))
-        );
-    }
 }
 
 #[test]
@@ -240,12 +184,16 @@ fn overlap(database: &Database, consumer: &Consumer, rounds: usize, quarrel: boo
         "CREATE TABLE stock (id int PRIMARY KEY, taken int NOT NULL);
          INSERT INTO stock SELECT id, 0 FROM generate_series(0, 3) AS id",
     );
+    // What deadlocks need not be waited for. A setting of the database, since a session's own would
+    // be lost with its server process in PgBouncer.
+    database.execute(&format!(
+        "ALTER DATABASE {} SET deadlock_timeout = '10ms'",
+        database.name()
+    ));
     let applied = Mutex::new(HashMap::<String, usize>::new());
     let barrier = Barrier::new(2);
     let work = |first: usize, backwards: bool| {
         let mut client = connect(database);
-        // What deadlocks need not be waited for.
-        wait!(client.batch_execute("SET deadlock_timeout = '10ms'")).unwrap();
         for round in 0..rounds {
             let mut ids: Vec<(String, String)> = (first..first + 8)
                 .map(|number| {

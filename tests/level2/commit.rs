@@ -1,17 +1,22 @@
 //! The connection is lost at the commit: nobody knows what happened until the redelivery (G1, G3,
 //! G4).
 
+use cutting_proxy::{Cut, Proxy};
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 use sequential_inbox_client::{Message, Outcome, ProcessError};
 
 use super::{
-    Client, Consumer, connect_to,
+    Client, Consumer, open, server,
     setting::{both_modes, connect, database, dsn_through, message},
 };
-use crate::proxy::{self, Cut};
 
 /// Each mode, this often.
 const ROUNDS: u64 = 50;
+
+/// A proxy in front of the server that cuts every commit there.
+fn cutting(cut: Cut) -> Proxy {
+    Proxy::start(server(), move || Some(cut)).unwrap()
+}
 
 /// Processes a message with a handler that writes its id into the ledger.
 fn process(
@@ -40,11 +45,12 @@ fn g1_g3_a_commit_that_was_cut_is_unknown_and_the_redelivery_decides() {
         let (mut applied, mut duplicates) = (0, 0);
         for seed in 0..ROUNDS {
             let mut random = SmallRng::seed_from_u64(seed);
-            let cut = [Cut::Before, Cut::During, Cut::After][random.random_range(0..3)];
+            let cut = Cut::ALL[random.random_range(0..3)];
             let id = format!("evt-{seed}");
             let context = format!("order-{}", random.random_range(0..5));
             let message = message("order.placed", &id).context(context);
-            let mut cut_off = connect_to(&dsn_through(&database, proxy::start(cut)));
+            let proxy = cutting(cut);
+            let mut cut_off = open(&dsn_through(&database, proxy.address()));
             let error = process(&consumer, &mut cut_off, &message).expect_err("no acknowledgement");
             assert!(error.is_unknown(), "seed {seed}, {cut:?}: {error:?}");
             assert!(!error.is_retryable());
@@ -76,7 +82,8 @@ fn a_batch_that_was_cut_is_unknown_as_a_whole() {
             .collect();
         let mut handled = 0;
         for cut in [Cut::Before, Cut::After] {
-            let mut cut_off = connect_to(&dsn_through(&database, proxy::start(cut)));
+            let proxy = cutting(cut);
+            let mut cut_off = open(&dsn_through(&database, proxy.address()));
             let error = wait!(consumer.process_batch(
                 &mut cut_off,
                 &messages,

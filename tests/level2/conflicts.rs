@@ -101,8 +101,6 @@ fn g10_a_deadlock_runs_the_transaction_again() {
         accounts(&database);
         let (consumer, pauses) = without_pauses(consumer);
         let mut client = connect(&database);
-        // The first to look for a deadlock is its victim.
-        wait!(client.batch_execute("SET deadlock_timeout = '10ms'")).unwrap();
         let attempts = Cell::new(0);
         thread::scope(|scope| {
             let (started, is_started) = mpsc::channel();
@@ -138,6 +136,8 @@ fn g10_a_deadlock_runs_the_transaction_again() {
                         // Else the two could meet again.
                         is_committed.recv().unwrap();
                     }
+                    // The first to look for a deadlock is its victim.
+                    done!(tx.batch_execute("SET LOCAL deadlock_timeout = '10ms'"))?;
                     let add = "UPDATE account SET balance = balance + 10 WHERE id = $1";
                     done!(tx.execute(add, &[&1]))?;
                     if attempts.get() == 1 {

@@ -4,8 +4,10 @@
 // A test fails by panicking, and so do its helpers.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+pub mod filled;
 pub mod inbox;
 pub mod kinds;
+pub mod pgbouncer;
 pub mod retention;
 pub mod servers;
 
@@ -40,6 +42,8 @@ pub fn cluster() -> &'static Cluster {
 pub fn start_cluster() -> Cluster {
     let cluster = Cluster::builder()
         .fsync(false)
+        // PgBouncer keeps its connections for a moment, those of every test.
+        .setting("max_connections", "300")
         .start()
         .expect("a server starts");
     cluster.createdb(TEMPLATE).expect("a database is created");
@@ -134,18 +138,37 @@ impl Database {
     ///
     /// When `ended` says that the session's work is over: it did not wait.
     pub fn wait_until_blocked(&self, pid: i32, ended: impl Fn() -> bool) -> Vec<i32> {
+        self.wait_until_lock(&format!("pid = {pid}"), ended)
+    }
+
+    /// The same for the session of that `application_name`. PgBouncer passes a client's name on to
+    /// whatever server process it gives it.
+    ///
+    /// # Panics
+    ///
+    /// When `ended` says that the session's work is over: it did not wait.
+    pub fn wait_until_client_is_blocked(&self, application_name: &str, ended: impl Fn() -> bool) {
+        self.wait_until_lock(&format!("application_name = '{application_name}'"), ended);
+    }
+
+    fn wait_until_lock(&self, whose: &str, ended: impl Fn() -> bool) -> Vec<i32> {
         let mut observer = self.observer();
-        wait_for(&format!("session {pid} to wait for a lock"), || {
-            assert!(
-                !ended(),
-                "session {pid} ended its work without waiting for a lock"
-            );
-            let query = "SELECT pg_blocking_pids(pid) FROM pg_stat_activity
-                         WHERE pid = $1 AND wait_event_type = 'Lock'";
-            let row = observer.query_opt(query, &[&pid]).expect(query)?;
-            // Empty when the lock was granted between the two looks.
-            Some(row.get::<_, Vec<i32>>(0)).filter(|blockers| !blockers.is_empty())
-        })
+        let query = format!(
+            "SELECT pg_blocking_pids(pid) FROM pg_stat_activity
+             WHERE {whose} AND wait_event_type = 'Lock'"
+        );
+        wait_for(
+            &format!("the session with {whose} to wait for a lock"),
+            || {
+                assert!(
+                    !ended(),
+                    "the session with {whose} ended its work without waiting for a lock"
+                );
+                let row = observer.query_opt(&query, &[]).expect(&query)?;
+                // Empty when the lock was granted between the two looks.
+                Some(row.get::<_, Vec<i32>>(0)).filter(|blockers| !blockers.is_empty())
+            },
+        )
     }
 
     /// Ends the session of that process id, as an administrator does, and returns when it is gone.

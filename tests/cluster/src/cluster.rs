@@ -17,20 +17,20 @@ use crate::home::{CLIENT_VARIABLES, Home, PATIENCE, POLL, send, wait_for_end};
 use crate::installation::Installation;
 
 /// The superuser of every cluster.
-const SUPERUSER: &str = "postgres";
+pub(crate) const SUPERUSER: &str = "postgres";
 
 /// The database that every cluster has from the start.
 const DATABASE: &str = "postgres";
 
 /// Servers listen here and nowhere else.
-const HOST: &str = "127.0.0.1";
+pub(crate) const HOST: &str = "127.0.0.1";
 
 /// Ports come from below Linux's ephemeral range (from 32768), so that no outgoing connection
 /// takes a stopped cluster's port before it starts again.
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
 
 /// How many ports are tried before giving up.
-const PORT_ATTEMPTS: usize = 20;
+pub(crate) const PORT_ATTEMPTS: usize = 20;
 
 /// Describes a cluster before it is made; from [`Cluster::builder`].
 #[derive(Debug, Clone)]
@@ -41,6 +41,7 @@ pub struct Builder {
     fsync: bool,
     preload: Vec<String>,
     settings: Vec<(String, String)>,
+    initdb_options: Vec<String>,
 }
 
 impl Builder {
@@ -77,6 +78,12 @@ impl Builder {
         self
     }
 
+    /// Passes one more option to initdb.
+    pub fn initdb_option(mut self, option: impl Into<String>) -> Self {
+        self.initdb_options.push(option.into());
+        self
+    }
+
     /// Makes the cluster, starts it and returns when it takes connections.
     ///
     /// # Errors
@@ -84,6 +91,53 @@ impl Builder {
     /// When PostgreSQL is not installed, its user cannot reach it, or it does not start; the
     /// message says which.
     pub fn start(self) -> Result<Cluster, Error> {
+        let home = self.init()?;
+        Cluster::first_start(home, self.base_dir)
+    }
+
+    /// The same with all that another cluster holds, taken over with `pg_upgrade` by this
+    /// builder's installation, which may be of a later major. The other one must be stopped, and
+    /// stays as it is: its files are copied.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`start`](Self::start), and when `pg_upgrade` refuses.
+    pub fn start_upgraded_from(self, old: &Cluster) -> Result<Cluster, Error> {
+        let home = self.init()?;
+        let mut upgrade = home.server_program("pg_upgrade");
+        upgrade
+            .stdin(home.held_by_janitor()?)
+            .arg("--old-bindir")
+            .arg(old.bindir())
+            .arg("--new-bindir")
+            .arg(home.installation().bindir())
+            .arg("--old-datadir")
+            .arg(old.data_dir())
+            .arg("--new-datadir")
+            .arg(home.data())
+            // Both servers run by turns, on a socket in a folder of their own and nowhere else.
+            .arg("--socketdir")
+            .arg(home.folder())
+            .args(["--username", SUPERUSER]);
+        home.output(&mut upgrade).map_err(|error| match error {
+            Error::Program {
+                program,
+                status,
+                output,
+                ..
+            } => Error::Program {
+                program,
+                status,
+                output,
+                log: home.upgrade_log(),
+            },
+            other => other,
+        })?;
+        Cluster::first_start(home, self.base_dir)
+    }
+
+    /// Makes a data folder, configured but for its addresses.
+    fn init(&self) -> Result<Home, Error> {
         let installation = Installation::find(self.pg_config.as_deref())?;
         let home = Home::make(installation, self.base_dir.as_deref())?;
         home.output(
@@ -92,7 +146,8 @@ impl Builder {
                 .arg("--pgdata")
                 .arg(home.data())
                 .args(["--username", SUPERUSER, "--auth=trust"])
-                .args(["--encoding=UTF8", "--no-locale", "--no-sync"]),
+                .args(["--encoding=UTF8", "--no-locale", "--no-sync"])
+                .args(&self.initdb_options),
         )?;
         let mut settings = vec![
             (
@@ -111,7 +166,7 @@ impl Builder {
         }
         settings.extend(self.settings.iter().cloned());
         home.configure(&settings)?;
-        Cluster::first_start(home, self.base_dir)
+        Ok(home)
     }
 }
 
@@ -135,6 +190,7 @@ impl Cluster {
             fsync: true,
             preload: Vec::new(),
             settings: Vec::new(),
+            initdb_options: Vec::new(),
         }
     }
 
@@ -503,7 +559,7 @@ impl Drop for Cluster {
 }
 
 /// A port that nobody listens on right now.
-fn free_port() -> Result<u16, Error> {
+pub(crate) fn free_port() -> Result<u16, Error> {
     let mut last = None;
     for _ in 0..PORT_ATTEMPTS {
         match TcpListener::bind((HOST, fastrand::u16(PORTS))).and_then(|it| it.local_addr()) {

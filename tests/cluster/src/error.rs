@@ -30,6 +30,17 @@ pub enum Error {
         major: String,
     },
 
+    /// PgBouncer is not installed.
+    #[error("no pgbouncer in the PATH or in /usr/sbin: install pgbouncer")]
+    NoPgBouncer,
+
+    /// PgBouncer ended while it was starting.
+    #[error("pgbouncer did not start\n{log}")]
+    NoPool {
+        /// Its log.
+        log: String,
+    },
+
     /// Started by root, and the user that should run the server does not exist.
     #[error(
         "PostgreSQL refuses to run as root, and there is no user \"{user}\" to run it as: install \

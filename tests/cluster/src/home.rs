@@ -209,6 +209,21 @@ impl Home {
         })
     }
 
+    /// The ends of the logs that a failed pg_upgrade has left in the new data folder.
+    pub(crate) fn upgrade_log(&self) -> String {
+        let runs = fs::read_dir(self.data().join("pg_upgrade_output.d"));
+        let logs = runs
+            .into_iter()
+            .flatten()
+            .flatten()
+            .flat_map(|run| fs::read_dir(run.path().join("log")))
+            .flatten()
+            .flatten();
+        logs.map(|log| tail_of(&log.path(), 0))
+            .collect::<Vec<_>>()
+            .join("\n")
+    }
+
     pub(crate) fn timeout(&self, what: String) -> Error {
         Error::Timeout {
             what,
@@ -220,30 +235,35 @@ impl Home {
     /// The end of the log, from byte `start` at the earliest, under a heading; empty when there
     /// is no log yet.
     fn log_tail(&self, start: u64) -> String {
-        let path = self.log();
-        let read = || -> std::io::Result<Vec<u8>> {
-            let mut file = File::open(&path)?;
-            let end = file.metadata()?.len();
-            file.seek(SeekFrom::Start(
-                start.max(end.saturating_sub(LOG_TAIL_BYTES)),
-            ))?;
-            let mut bytes = Vec::new();
-            file.read_to_end(&mut bytes)?;
-            Ok(bytes)
-        };
-        match read() {
-            Ok(bytes) if !bytes.is_empty() => {
-                let text = String::from_utf8_lossy(&bytes);
-                format!("--- the end of {}:\n{}", path.display(), text.trim_end())
-            }
-            _ => String::new(),
+        tail_of(&self.log(), start)
+    }
+}
+
+/// The end of a file, from byte `start` at the earliest, under a heading; empty when there is
+/// nothing.
+fn tail_of(path: &Path, start: u64) -> String {
+    let read = || -> std::io::Result<Vec<u8>> {
+        let mut file = File::open(path)?;
+        let end = file.metadata()?.len();
+        file.seek(SeekFrom::Start(
+            start.max(end.saturating_sub(LOG_TAIL_BYTES)),
+        ))?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    match read() {
+        Ok(bytes) if !bytes.is_empty() => {
+            let text = String::from_utf8_lossy(&bytes);
+            format!("--- the end of {}:\n{}", path.display(), text.trim_end())
         }
+        _ => String::new(),
     }
 }
 
 /// The first of the usual folders that the server's user may work in. `/var/tmp` comes before
 /// `/tmp`, which may be memory: fsync should cost what it costs in production.
-fn default_base_dir(user: &ServerUser) -> PathBuf {
+pub(crate) fn default_base_dir(user: &ServerUser) -> PathBuf {
     let named = env::var_os("TMPDIR").map(PathBuf::from);
     named
         .into_iter()

@@ -20,6 +20,8 @@
 //! `PATH`, else Debian's folder. Root cannot run a server; when started by root, every server
 //! program runs as the user `postgres`.
 //!
+//! A [`PgBouncer`] can be put in front of a cluster.
+//!
 //! Every local connection is trusted. That suits a development machine and nothing else.
 
 mod cluster;
@@ -27,7 +29,9 @@ mod error;
 mod home;
 mod installation;
 mod janitor;
+mod pgbouncer;
 mod server_user;
 
 pub use cluster::{Builder, Cluster};
 pub use error::Error;
+pub use pgbouncer::PgBouncer;

@@ -13,7 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use throwaway_cluster::Cluster;
+use throwaway_cluster::{Cluster, PgBouncer};
 
 /// What `run` ends with when there is no cluster to run the command against; other than what a
 /// test runner ends with, so that scripts can tell the two apart.
@@ -63,6 +63,10 @@ enum Action {
         #[arg(long)]
         no_fsync: bool,
 
+        /// Put a PgBouncer in transaction mode in front; its port is in PGBOUNCER_PORT
+        #[arg(long)]
+        pgbouncer: bool,
+
         /// The command and its arguments
         #[arg(last = true, required = true, value_name = "CMD")]
         command: Vec<String>,
@@ -81,6 +85,7 @@ fn main() -> ExitCode {
         preload,
         conf,
         no_fsync,
+        pgbouncer,
         command,
     } = Arguments::parse().action;
     let running = match Running::forward_signals() {
@@ -98,10 +103,22 @@ fn main() -> ExitCode {
         Ok(cluster) => cluster,
         Err(error) => return fail(NO_CLUSTER, format_args!("{error}")),
     };
+    let pool = match pgbouncer
+        .then(|| PgBouncer::in_front_of(&cluster))
+        .transpose()
+    {
+        Ok(pool) => pool,
+        Err(error) => return fail(NO_CLUSTER, format_args!("{error}")),
+    };
     let Some((program, arguments)) = command.split_first() else {
         return fail(NO_COMMAND, format_args!("no command"));
     };
-    match running.run(cluster.command(program).args(arguments)) {
+    let mut command = cluster.command(program);
+    command.args(arguments);
+    if let Some(pool) = &pool {
+        command.env("PGBOUNCER_PORT", pool.port().to_string());
+    }
+    match running.run(&mut command) {
         Ok(status) => exit_code(status),
         Err(error) => fail(NO_COMMAND, format_args!("cannot run {program}: {error}")),
     }
