@@ -6,17 +6,24 @@
 //! for a while slows both. The absolute figures are for orientation only.
 //!
 //! A missed target is told in the table and does not change the exit status: a busy machine is no
-//! defect. What fails is a measurement that did not do what it claims to have measured.
+//! defect. What fails is a measurement that did not do what it claims to have measured; the other
+//! rows are measured and written all the same.
 
+mod document;
 mod machine;
+mod open_loop;
 mod options;
+mod orders;
 mod pgbench;
+mod picture;
 mod report;
 mod rounds;
 mod rows;
 mod server;
 
-use anyhow::Context;
+use std::path::Path;
+
+use anyhow::ensure;
 use clap::Parser;
 
 use crate::options::Options;
@@ -29,17 +36,34 @@ fn main() -> anyhow::Result<()> {
     let busy = machine::busy_share();
     let server = Server::start(&options)?;
     let mut report = Report::new(&server, busy)?;
+    let mut failed = Vec::new();
     for benchmark in chosen {
-        let rows = (benchmark.run)(&server)
-            .with_context(|| format!("{} ({})", benchmark.id, benchmark.what))?;
-        for row in rows {
-            server.progress.say(&row.to_string());
-            report.rows.push(row);
+        match (benchmark.run)(&server) {
+            Ok(rows) => {
+                for row in rows {
+                    server.progress.say(&row.to_string());
+                    report.rows.push(row);
+                }
+            }
+            Err(error) => {
+                let failure = format!("{} ({}): {error:#}", benchmark.id, benchmark.what);
+                server.progress.say(&failure);
+                failed.push(failure);
+            }
         }
     }
     server.progress.finish();
     println!("{report}");
     report.write(&options.json)?;
-    println!("Every round of it: {}", options.json.display());
+    document::write(&report, &options.markdown)?;
+    println!(
+        "Every round of it: {}; as tables: {}",
+        options.json.display(),
+        options.markdown.display()
+    );
+    ensure!(failed.is_empty(), "not measured: {}", failed.join("; "));
+    if options.document {
+        document::update(&report, &options.svg, Path::new("."))?;
+    }
     Ok(())
 }

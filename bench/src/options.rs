@@ -13,18 +13,34 @@ pub(crate) struct Options {
     pub(crate) only: Vec<String>,
 
     /// How many rounds each comparison has; the median counts
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=101))]
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=101))]
     pub(crate) rounds: u32,
 
-    /// How long one side of one round runs, in seconds
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    /// How long one side of one round runs, in seconds: half of it before, half after the others
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(2..=3600))]
     pub(crate) seconds: u32,
+
+    /// Over how many connections the order workload at an offered rate is consumed
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=80))]
+    pub(crate) connections: u32,
 
     /// Where the result is written
     #[arg(long, value_name = "PATH", default_value = "target/bench.json")]
     pub(crate) json: PathBuf,
 
-    /// Try everything out in short: one round of one second each and a hundredth of the stored
+    /// Where the result is written as the tables of the documentation
+    #[arg(long, value_name = "PATH", default_value = "target/bench.md")]
+    pub(crate) markdown: PathBuf,
+
+    /// Where the picture of latency over offered rate is written
+    #[arg(long, value_name = "PATH", default_value = "target/latency.svg")]
+    pub(crate) svg: PathBuf,
+
+    /// Put the figures and the picture into README.md and docs/, too
+    #[arg(long, conflicts_with_all = ["only", "quick", "no_fsync"])]
+    pub(crate) document: bool,
+
+    /// Try everything out in short: one round of two seconds each and a hundredth of the stored
     /// rows. The figures say little
     #[arg(long, conflicts_with_all = ["rounds", "seconds"])]
     pub(crate) quick: bool,
@@ -43,7 +59,12 @@ impl Options {
 
     /// How many seconds one side of one round runs.
     pub(crate) fn seconds(&self) -> u32 {
-        if self.quick { 1 } else { self.seconds }
+        if self.quick { 2 } else { self.seconds }
+    }
+
+    /// How many seconds one side runs at a time, twice in a round.
+    pub(crate) fn slice_seconds(&self) -> u32 {
+        self.seconds().div_ceil(2)
     }
 
     /// A number of stored rows, made smaller for a quick run.

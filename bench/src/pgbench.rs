@@ -1,23 +1,28 @@
 //! Runs pgbench, PostgreSQL's own load generator: prepared statements, scripts of ours.
 
 use std::fs;
-use std::io::Write;
+use std::ops::RangeInclusive;
 
 use anyhow::{Context, ensure};
-use tempfile::TempDir;
 
-use crate::rounds::percentile;
+use crate::rows::{Side, Throughput};
 use crate::server::Server;
 
 /// A pgbench expression for a new message id: 19 digits. One that occurs twice in a whole run is
 /// less likely than one in a million.
 pub(crate) const NEW_ID: &str = "random(1000000000000000000, 8999999999999999999)";
 
+/// The same for ids that are drawn here.
+pub(crate) const ID_RANGE: RangeInclusive<u64> =
+    1_000_000_000_000_000_000..=8_999_999_999_999_999_999;
+
 /// One side of a comparison, as pgbench runs it.
 #[derive(Debug, Clone)]
 pub(crate) struct Load {
     /// The database it runs in.
     pub(crate) database: &'static str,
+    /// The sessions' options, as libpq's `options` takes them; none when empty.
+    pub(crate) session_options: &'static str,
     /// The script; running through it once is one transaction to pgbench.
     pub(crate) script: String,
     /// How many messages one pass through the script takes.
@@ -26,40 +31,104 @@ pub(crate) struct Load {
     pub(crate) clients: u32,
 }
 
-/// What a run came to.
+/// How long a session is new: it loads the library, fills its caches and plans its statements.
+/// Each run has new sessions, and what they do in this time is not measured; a consumer's session
+/// lasts for hours.
+const SETTLING: f64 = 0.5;
+
+/// A transaction as pgbench logged it, in seconds.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Throughput {
-    /// Messages a second over the whole run, connecting left out.
-    pub(crate) messages_per_second: f64,
-    /// Messages in all.
-    pub(crate) messages: u64,
+struct Done {
+    /// When it ended, since some moment long ago.
+    at: f64,
+    took: f64,
+}
+
+impl Done {
+    /// Reads a line of the log: `client_id transaction_no time script_no time_epoch time_us`. The
+    /// first time is how long it took, in microseconds; the other two are when it ended.
+    fn read(line: &str) -> Option<Self> {
+        let fields: Vec<f64> = line
+            .split(' ')
+            .map_while(|field| field.parse().ok())
+            .collect();
+        Some(Self {
+            at: fields.get(4)? + fields.get(5)? / 1e6,
+            took: fields.get(2)? / 1e6,
+        })
+    }
+}
+
+/// The transactions of settled sessions, and since when they count.
+fn settled(all: &[Done]) -> (f64, impl Iterator<Item = &Done>) {
+    let begin = all
+        .iter()
+        .map(|done| done.at - done.took)
+        .fold(f64::INFINITY, f64::min);
+    let from = begin + SETTLING;
+    (from, all.iter().filter(move |done| done.at > from))
+}
+
+/// Settled transactions a second.
+fn per_second(all: &[Done]) -> f64 {
+    let (from, counted) = settled(all);
+    let (count, end) = counted.fold((0, from), |(count, end), done| {
+        (count + 1, f64::max(end, done.at))
+    });
+    f64::from(count) / (end - from)
+}
+
+impl Side for Load {
+    fn throughput(&self, server: &Server, seconds: u32) -> anyhow::Result<Throughput> {
+        let all = self.run(server, seconds)?;
+        Ok(Throughput {
+            messages_per_second: per_second(&all) * f64::from(self.messages),
+            messages: all.len() as u64 * u64::from(self.messages),
+        })
+    }
 }
 
 impl Load {
-    /// Runs for a number of seconds and measures the throughput.
-    pub(crate) fn throughput(&self, server: &Server, seconds: u32) -> anyhow::Result<Throughput> {
-        let folder = tempfile::tempdir().context("making a folder")?;
-        let output = self.run(server, seconds, &folder, &[])?;
-        let per_second = number_after(&output, "tps = ")?;
-        let transactions = number_after(&output, "number of transactions actually processed: ")?;
-        Ok(Throughput {
-            messages_per_second: per_second * f64::from(self.messages),
-            messages: transactions as u64 * u64::from(self.messages),
-        })
+    /// Runs for a number of seconds and gives the latency of every transaction, in milliseconds.
+    pub(crate) fn latencies_ms(&self, server: &Server, seconds: u32) -> anyhow::Result<Vec<f64>> {
+        let all = self.run(server, seconds)?;
+        let (_, counted) = settled(&all);
+        Ok(counted.map(|done| done.took * 1e3).collect())
     }
 
-    /// Runs for a number of seconds and gives the latency, in milliseconds, that 95 % of the
-    /// transactions do not exceed.
-    pub(crate) fn p95_ms(&self, server: &Server, seconds: u32) -> anyhow::Result<f64> {
+    /// Runs for a number of seconds; every transaction.
+    fn run(&self, server: &Server, seconds: u32) -> anyhow::Result<Vec<Done>> {
         let folder = tempfile::tempdir().context("making a folder")?;
+        let script = folder.path().join("script.sql");
+        fs::write(&script, &self.script).context("writing a script")?;
+        let script = script.display().to_string();
         let prefix = folder.path().join("transactions").display().to_string();
-        self.run(
-            server,
-            seconds,
-            &folder,
-            &["--log", "--log-prefix", &prefix],
+        let seconds = seconds.to_string();
+        let clients = self.clients.to_string();
+        let database = format!(
+            "dbname={} options='{}'",
+            self.database, self.session_options
+        );
+        server.cluster.run(
+            "pgbench",
+            [
+                "--no-vacuum",
+                "--protocol=prepared",
+                "--time",
+                &seconds,
+                "--client",
+                &clients,
+                "--jobs",
+                &clients,
+                "--file",
+                &script,
+                "--log",
+                "--log-prefix",
+                &prefix,
+                &database,
+            ],
         )?;
-        let mut latencies = Vec::new();
+        let mut all = Vec::new();
         for entry in fs::read_dir(folder.path()).context("looking for pgbench's log")? {
             let path = entry.context("looking for pgbench's log")?.path();
             if !path.to_string_lossy().starts_with(&prefix) {
@@ -68,68 +137,42 @@ impl Load {
             let log =
                 fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
             for line in log.lines() {
-                // client_id transaction_no time …: the time is in microseconds.
-                let time = line
-                    .split(' ')
-                    .nth(2)
-                    .and_then(|time| time.parse::<f64>().ok());
-                latencies.push(
-                    time.with_context(|| format!("pgbench logged without a time: {line}"))? / 1e3,
-                );
+                let done = Done::read(line);
+                all.push(done.with_context(|| format!("pgbench logged: {line}"))?);
             }
         }
-        ensure!(!latencies.is_empty(), "pgbench logged no transaction");
-        Ok(percentile(&latencies, 0.95))
+        ensure!(
+            settled(&all).1.next().is_some(),
+            "pgbench logged no transaction, or none of a session that had settled"
+        );
+        Ok(all)
     }
-
-    fn run(
-        &self,
-        server: &Server,
-        seconds: u32,
-        folder: &TempDir,
-        more: &[&str],
-    ) -> anyhow::Result<String> {
-        let script = folder.path().join("script.sql");
-        fs::File::create(&script)
-            .and_then(|mut file| file.write_all(self.script.as_bytes()))
-            .context("writing a script")?;
-        let script = script.display().to_string();
-        let seconds = seconds.to_string();
-        let clients = self.clients.to_string();
-        let mut arguments = vec!["--no-vacuum", "--protocol=prepared", "--time", &seconds];
-        arguments.extend(["--client", &clients, "--jobs", &clients, "--file", &script]);
-        arguments.extend(more);
-        arguments.push(self.database);
-        Ok(server.cluster.run("pgbench", arguments)?)
-    }
-}
-
-/// The number that follows a label in pgbench's output.
-fn number_after(output: &str, label: &str) -> anyhow::Result<f64> {
-    output
-        .split_once(label)
-        .and_then(|(_, rest)| rest.split(|c: char| c != '.' && !c.is_ascii_digit()).next())
-        .and_then(|number| number.parse().ok())
-        .with_context(|| format!("pgbench said no \"{label}\":\n{output}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const OUTPUT: &str = "\
-transaction type: script.sql
-number of transactions actually processed: 4711
-number of failed transactions: 0 (0.000%)
-latency average = 0.212 ms
-tps = 942.353219 (without initial connection time)
-";
+    #[test]
+    fn a_line_of_the_log_is_read() {
+        let done = Done::read("0 199 2241 0 1175850568 995598").unwrap();
+        assert_eq!(done.at, 1_175_850_568.995_598);
+        assert_eq!(done.took, 0.002_241);
+        assert!(Done::read("0 200 failed 0 1175850568 995598").is_none());
+        assert!(Done::read("0 199 2241 0 1175850568").is_none());
+    }
 
     #[test]
-    fn the_figures_are_found_in_the_output() {
-        assert_eq!(number_after(OUTPUT, "tps = ").unwrap(), 942.353_219);
-        let processed = "number of transactions actually processed: ";
-        assert_eq!(number_after(OUTPUT, processed).unwrap(), 4711.0);
-        assert!(number_after(OUTPUT, "no such label ").is_err());
+    fn what_a_new_session_does_is_not_measured() {
+        let done = |at: f64, took: f64| Done { at, took };
+        // One slow transaction while the session is new, then one every tenth of a second.
+        let mut all = vec![done(100.4, 0.4)];
+        all.extend((6..=15).map(|tenths| done(100.0 + f64::from(tenths) / 10.0, 0.1)));
+        assert!(
+            (per_second(&all) - 10.0).abs() < 0.01,
+            "{}",
+            per_second(&all)
+        );
+        assert_eq!(settled(&all).1.count(), 10);
     }
 }

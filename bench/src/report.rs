@@ -9,6 +9,7 @@ use std::thread;
 use anyhow::Context;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::machine;
 use crate::rounds::{largest, median, smallest};
@@ -73,6 +74,8 @@ pub(crate) struct Row {
     pub(crate) target: Target,
     /// What else was seen.
     pub(crate) note: Option<String>,
+    /// More figures, for JSON only.
+    pub(crate) detail: Option<Value>,
 }
 
 impl Row {
@@ -87,7 +90,7 @@ impl Row {
         }
     }
 
-    fn target(&self) -> String {
+    pub(crate) fn target_text(&self) -> String {
         match self.target {
             Target::RatioAtLeast(least) => format!("≥ {least}"),
             Target::RatioAtMost(most) => format!("≤ {most}"),
@@ -96,7 +99,7 @@ impl Row {
         }
     }
 
-    fn verdict(&self) -> &'static str {
+    pub(crate) fn verdict(&self) -> &'static str {
         match self.met() {
             Some(true) => "yes",
             Some(false) => "NO",
@@ -105,7 +108,7 @@ impl Row {
     }
 
     /// The ratio and between what its rounds lie.
-    fn ratio(&self) -> String {
+    pub(crate) fn ratio_text(&self) -> String {
         self.ratio.as_ref().map_or_else(String::new, |ratio| {
             format!(
                 "{:.2} ({:.2} to {:.2})",
@@ -116,7 +119,7 @@ impl Row {
         })
     }
 
-    fn figure(&self, series: &Series) -> String {
+    pub(crate) fn figure(&self, series: &Series) -> String {
         format!("{} {}", short(series.value), self.unit)
     }
 }
@@ -129,10 +132,10 @@ impl fmt::Display for Row {
             write!(f, ", baseline {}", self.figure(baseline))?;
         }
         if self.ratio.is_some() {
-            write!(f, ", ratio {}", self.ratio())?;
+            write!(f, ", ratio {}", self.ratio_text())?;
         }
         if self.met().is_some() {
-            write!(f, ", target {}: {}", self.target(), self.verdict())?;
+            write!(f, ", target {}: {}", self.target_text(), self.verdict())?;
         }
         match &self.note {
             Some(note) => write!(f, "; {note}"),
@@ -145,11 +148,11 @@ impl fmt::Display for Row {
 #[derive(Debug)]
 pub(crate) struct Report {
     pub(crate) rows: Vec<Row>,
-    environment: BTreeMap<&'static str, String>,
+    pub(crate) environment: BTreeMap<&'static str, String>,
     /// Why the figures say less than they should.
-    reservations: Vec<String>,
+    pub(crate) reservations: Vec<String>,
     /// The median time of a small write transaction, in milliseconds.
-    commit_ms: f64,
+    pub(crate) commit_ms: f64,
 }
 
 impl Report {
@@ -170,6 +173,7 @@ impl Report {
             ("processors", processors.to_string()),
             ("rounds", options.rounds().to_string()),
             ("seconds", options.seconds().to_string()),
+            ("connections", options.connections.to_string()),
         ]);
         environment.extend(server.settings());
         let mut reservations = Vec::new();
@@ -210,6 +214,8 @@ impl Report {
             target: Option<String>,
             met: Option<bool>,
             note: &'a Option<String>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            detail: &'a Option<Value>,
         }
         #[derive(Serialize)]
         struct Json<'a> {
@@ -224,9 +230,10 @@ impl Report {
             ours: &row.ours,
             baseline: &row.baseline,
             ratio: &row.ratio,
-            target: row.met().map(|_| row.target()),
+            target: row.met().map(|_| row.target_text()),
             met: row.met(),
             note: &row.note,
+            detail: &row.detail,
         });
         let json = serde_json::to_string_pretty(&Json {
             environment: &self.environment,
@@ -267,8 +274,8 @@ impl fmt::Display for Report {
                 what,
                 row.figure(&row.ours),
                 baseline.map_or_else(String::new, |series| row.figure(series)),
-                row.ratio(),
-                row.target(),
+                row.ratio_text(),
+                row.target_text(),
                 row.verdict().to_owned(),
             ]);
         }
@@ -292,7 +299,7 @@ impl fmt::Display for Report {
 }
 
 /// A figure with about three digits that count.
-fn short(value: f64) -> String {
+pub(crate) fn short(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),
         size if size < 1.0 => format!("{value:.3}"),
@@ -316,6 +323,7 @@ mod tests {
             ratio: Some(Series::median(vec![ratio])),
             target,
             note: None,
+            detail: None,
         }
     }
 

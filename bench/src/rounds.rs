@@ -18,6 +18,29 @@ pub(crate) fn alternate<const N: usize>(
     Ok(figures)
 }
 
+/// Measures each of `N` sides twice a round, there and back: A B B A. What was measured, by side,
+/// then by round.
+///
+/// Within a round, what drifts evenly hits every side alike; over the rounds, each side goes first
+/// in turn.
+pub(crate) fn mirrored<const N: usize, T>(
+    rounds: u32,
+    mut measure: impl FnMut(usize, u32) -> anyhow::Result<T>,
+) -> anyhow::Result<[Vec<[T; 2]>; N]> {
+    let mut figures = std::array::from_fn(|_| Vec::new());
+    for round in 0..rounds {
+        let order: [usize; N] = std::array::from_fn(|turn| (turn + round as usize) % N);
+        let mut there = Vec::with_capacity(N);
+        for side in order {
+            there.push(measure(side, round)?);
+        }
+        for (side, first) in order.into_iter().zip(there).rev() {
+            figures[side].push([first, measure(side, round)?]);
+        }
+    }
+    Ok(figures)
+}
+
 /// The quotient of each round.
 pub(crate) fn ratios(over: &[f64], under: &[f64]) -> Vec<f64> {
     over.iter().zip(under).map(|(o, u)| o / u).collect()
@@ -71,6 +94,19 @@ mod tests {
         .unwrap();
         assert_eq!(order, [(0, 0), (0, 1), (1, 1), (1, 0), (2, 0), (2, 1)]);
         assert_eq!(figures, [vec![0.0, 10.0, 20.0], vec![1.0, 11.0, 21.0]]);
+    }
+
+    #[test]
+    fn a_mirrored_round_goes_there_and_back() {
+        let mut order = Vec::new();
+        let figures: [Vec<[usize; 2]>; 2] = mirrored(2, |side, round| {
+            order.push((round, side));
+            Ok(order.len())
+        })
+        .unwrap();
+        assert_eq!(order[..4], [(0, 0), (0, 1), (0, 1), (0, 0)]);
+        assert_eq!(order[4..], [(1, 1), (1, 0), (1, 0), (1, 1)]);
+        assert_eq!(figures, [vec![[1, 4], [6, 7]], vec![[2, 3], [5, 8]]]);
     }
 
     #[test]

@@ -6,14 +6,18 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use postgres::{Client, NoTls};
-use throwaway_cluster::Cluster;
+use throwaway_cluster::{Builder, Cluster};
 
 use crate::options::Options;
 
 /// What a small production server has; autovacuum and everything else is as it comes.
-const SETTINGS: [(&str, &str); 3] = [
+///
+/// Log files are kept for reuse: making a new one takes tens of milliseconds, and those would hit
+/// whichever side happens to fill the last.
+const SETTINGS: [(&str, &str); 4] = [
     ("shared_buffers", "512MB"),
     ("max_wal_size", "4GB"),
+    ("min_wal_size", "2GB"),
     ("checkpoint_timeout", "30min"),
 ];
 
@@ -28,14 +32,27 @@ pub(crate) struct Server {
 impl Server {
     /// Starts a server in a folder on disk.
     pub(crate) fn start(options: &Options) -> anyhow::Result<Self> {
-        let mut builder = Cluster::builder().fsync(!options.no_fsync);
+        Self::with(Cluster::builder(), options, Progress::new())
+    }
+
+    /// Starts another one, which has preloaded the library, with everything else the same. Its
+    /// worker does nothing.
+    pub(crate) fn preloaded(&self) -> anyhow::Result<Self> {
+        let builder = Cluster::builder()
+            .preload("sequential_inbox")
+            .setting("sequential_inbox.housekeeping", "off");
+        Self::with(builder, &self.options, self.progress.clone())
+    }
+
+    fn with(mut builder: Builder, options: &Options, progress: Progress) -> anyhow::Result<Self> {
+        builder = builder.fsync(!options.no_fsync);
         for (name, value) in SETTINGS {
             builder = builder.setting(name, value);
         }
         Ok(Self {
             cluster: builder.start()?,
             options: options.clone(),
-            progress: Progress::new(),
+            progress,
         })
     }
 
@@ -178,7 +195,7 @@ pub(crate) fn rotate(session: &mut Client) -> anyhow::Result<()> {
 }
 
 /// What is being measured, shown on a terminal while it lasts.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Progress(ProgressBar);
 
 impl Progress {

@@ -34,6 +34,7 @@ fn run(server: &Server) -> anyhow::Result<Vec<Row>> {
         .map(|clients| {
             let load = |statement: &str| Load {
                 database: DATABASE,
+                session_options: "",
                 script: format!(
                     "\\set id {NEW_ID}\n\\set instance random(1, {ACTIVE_INSTANCES})\n{statement}\n"
                 ),
@@ -59,6 +60,7 @@ fn run(server: &Server) -> anyhow::Result<Vec<Row>> {
                 baseline: Some(Series::median(baseline)),
                 target: Target::RatioAtLeast(0.95),
                 note: None,
+                detail: None,
             })
         })
         .collect()

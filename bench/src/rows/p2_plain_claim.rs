@@ -47,6 +47,7 @@ fn run(server: &Server) -> anyhow::Result<Vec<Row>> {
     database.settle()?;
     let load = |statement: &str| Load {
         database: DATABASE,
+        session_options: "",
         script: format!("\\set id {NEW_ID}\n{statement}\n"),
         messages: 1,
         clients: 1,
@@ -67,5 +68,6 @@ fn run(server: &Server) -> anyhow::Result<Vec<Row>> {
         baseline: Some(Series::median(baseline)),
         target: Target::RatioAtLeast(0.9),
         note: None,
+        detail: None,
     }])
 }

@@ -26,6 +26,7 @@ fn run(server: &Server) -> anyhow::Result<Vec<Row>> {
     database.settle()?;
     let load = |script, messages| Load {
         database: DATABASE,
+        session_options: "",
         script,
         messages,
         clients: 1,
@@ -54,6 +55,7 @@ fn run(server: &Server) -> anyhow::Result<Vec<Row>> {
         baseline: Some(Series::median(baseline)),
         target: Target::RatioAtLeast(12.0),
         note: None,
+        detail: None,
     }])
 }
 

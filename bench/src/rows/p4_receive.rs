@@ -13,7 +13,7 @@
 
 use std::fmt::Write;
 
-use super::{Benchmark, check_added, compare};
+use super::{Benchmark, Side, check_added, compare};
 use crate::pgbench::{Load, NEW_ID};
 use crate::report::{Row, Series, Target};
 use crate::rounds::ratios;
@@ -82,6 +82,7 @@ fn measure(
 ) -> anyhow::Result<[Row; 3]> {
     let load = |script| Load {
         database: DATABASE,
+        session_options: "",
         script,
         messages: TYPES,
         clients,
@@ -103,7 +104,7 @@ fn measure(
     let compared = compare(
         server,
         &format!("P4 receive, clients: {clients}"),
-        sides.each_ref(),
+        sides.each_ref().map(|side| side as &dyn Side),
     )?;
     let [plain, drained, ..] = compared.messages;
     check_added("processed messages", before, processed()?, plain + drained)?;
@@ -117,6 +118,7 @@ fn measure(
         baseline: Some(Series::median(baseline.to_vec())),
         target,
         note: None,
+        detail: None,
     };
     Ok([
         row(

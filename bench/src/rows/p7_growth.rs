@@ -7,7 +7,7 @@
 use super::{ACTIVE_INSTANCES, Benchmark};
 use crate::pgbench::{Load, NEW_ID};
 use crate::report::{Row, Series, Target};
-use crate::rounds::{alternate, ratios};
+use crate::rounds::{mirrored, percentile, ratios};
 use crate::server::Server;
 
 pub(super) const BENCHMARK: Benchmark = Benchmark {
@@ -76,20 +76,27 @@ fn measure(
 ) -> anyhow::Result<Row> {
     let loads = sides.each_ref().map(|side| Load {
         database: side.database,
+        session_options: "",
         script: script(side),
         messages: 1,
         clients: 1,
     });
     for load in &loads {
-        load.p95_ms(server, super::WARM_UP_SECONDS)?;
+        load.latencies_ms(server, super::WARM_UP_SECONDS)?;
     }
     let rounds = server.options.rounds();
-    let [large, small] = alternate(rounds, |side, round| {
+    let latencies: [_; 2] = mirrored(rounds, |side, round| {
         server
             .progress
             .doing(format!("P7 {what}: round {} of {rounds}", round + 1));
-        loads[side].p95_ms(server, server.options.seconds())
+        loads[side].latencies_ms(server, server.options.slice_seconds())
     })?;
+    let [large, small] = latencies.map(|rounds| {
+        rounds
+            .iter()
+            .map(|slices| percentile(&slices.concat(), 0.95))
+            .collect::<Vec<_>>()
+    });
     Ok(Row {
         id: "P7",
         what: format!(
@@ -102,5 +109,6 @@ fn measure(
         baseline: Some(Series::median(small)),
         target: Target::RatioAtMost(1.5),
         note: None,
+        detail: None,
     })
 }

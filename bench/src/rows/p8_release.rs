@@ -103,6 +103,7 @@ fn measure(server: &Server, database: &Database<'_>, ordering: &Ordering) -> any
         baseline: Some(Series::median(few)),
         target: Target::RatioAtMost(12.0),
         note: None,
+        detail: None,
     })
 }
 
