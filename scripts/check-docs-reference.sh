@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Compares docs/reference.md with the catalog, both ways: each function with its signature, each
 # view and table with its columns, and each setting with its default has an entry, and there is no
-# entry for anything else.
+# entry for anything else. So does what each kind of access may call, and which functions only read.
+# The table of indexes in docs/internals.md is compared with the indexes.
 #
 # A function's entry is a section `### name` that holds `name(arguments) → result` for each of its
 # forms, as the catalog has them; line breaks do not matter. A view or table has a section
@@ -50,8 +51,35 @@ WHERE m.classid = 'pg_class'::regclass;
 SELECT 'Settings', format('| `%s` | %s |', s.name,
        CASE WHEN s.boot_val = '' THEN 'empty' ELSE format('`%s`', current_setting(s.name)) END)
 FROM pg_settings s WHERE s.name LIKE 'sequential\_inbox.%';
+
+CREATE TEMPORARY VIEW function AS
+    SELECT p.oid, p.proname::text COLLATE "C" AS name, p.provolatile, p.proparallel
+    FROM member m JOIN pg_proc p ON p.oid = m.objid WHERE m.classid = 'pg_proc'::regclass;
+SELECT 'Functions', format('but for %s, which only read (STABLE)',
+       regexp_replace(format('`%s`', string_agg(DISTINCT name, '`, `' ORDER BY name)), ', ([^,]*)$', ' and \1'))
+FROM function WHERE provolatile <> 'v' HAVING count(*) > 0;
+SELECT 'Functions', format('but for `%s` (PARALLEL SAFE)', string_agg(DISTINCT name, '`, `' ORDER BY name))
+FROM function WHERE proparallel <> 'u' HAVING count(*) > 0;
+-- The roles are gone with the transaction.
+BEGIN;
+CREATE ROLE "docs consumer";
+CREATE ROLE "docs monitor";
+CREATE ROLE "docs operator";
+\o /dev/null
+SELECT inbox_grant('docs consumer', 'consumer'), inbox_grant('docs monitor', 'monitor'),
+       inbox_grant('docs operator', 'operator');
+\o
+SELECT 'Access', format('| `%s` | %s`%s` |', a.access, CASE a.access WHEN 'operator' THEN 'all of both, and ' END,
+       string_agg(DISTINCT f.name, '`, `' ORDER BY f.name))
+FROM unnest(ARRAY['consumer', 'monitor', 'operator']) AS a (access)
+JOIN function f ON has_function_privilege('docs ' || a.access, f.oid, 'EXECUTE')
+    AND (a.access <> 'operator' OR NOT has_function_privilege('docs consumer', f.oid, 'EXECUTE')
+         AND NOT has_function_privilege('docs monitor', f.oid, 'EXECUTE'))
+GROUP BY a.access;
+ROLLBACK;
 SQL
 
+wrong=0
 awk -F '\t' -v page="$page" '
     function squeezed(text) {
         gsub(/[ \n]+/, " ", text)
@@ -83,4 +111,23 @@ awk -F '\t' -v page="$page" '
         if (count == 0) { print "the catalog is empty"; wrong = 1 }
         if (!wrong) print page ": " count " entries as in the catalog"
         exit wrong
-    }' "$expected" "$page"
+    }' "$expected" "$page" || wrong=1
+
+# The indexes of the extension, against the table of docs/internals.md that begins `| index |`.
+# shellcheck disable=SC2016 # backticks of Markdown
+while read -r side index; do
+    case $side in
+    catalog) say "docs/internals.md: no row for the index $index" ;;
+    page) say "docs/internals.md: there is no index $index" ;;
+    esac
+    wrong=1
+done < <(comm -3 --output-delimiter=@ \
+    <(on_database "$database" --tuples-only --no-align --command="
+        SELECT x.indexrelid::regclass FROM pg_index x
+        JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = x.indrelid AND d.deptype = 'e'
+        JOIN pg_extension e ON e.oid = d.refobjid AND d.refclassid = 'pg_extension'::regclass
+        WHERE e.extname = 'sequential_inbox'" | sort) \
+    <(awk '/^[|] index / { table = 1 } !/^[|]/ { table = 0 } table' docs/internals.md |
+        sed -n 's/^| `\([a-z0-9_]*\)` .*/\1/p' | sort) |
+    sed 's/^@/page /; t; s/^/catalog /')
+[ "$wrong" = 0 ]

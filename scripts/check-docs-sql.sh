@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Runs the SQL of the documentation: every ```sql block of README.md and docs/*.md, in the order
-# of the page, one session a page, each page in a fresh database with the extension. A page that
-# creates the extension itself starts without it.
+# Runs the SQL of the documentation: every ```sql block of every Markdown file of the project, in
+# the order of the page, one session a page, each page in a fresh database with the extension. A
+# page that creates the extension itself starts without it. A block of SQL that would not be run,
+# because it is marked in another way, fails its page; one that is not to be run is marked `text`.
 #
 #     scripts/check-docs-sql.sh                    all pages
 #     scripts/check-docs-sql.sh docs/failures.md   some pages
@@ -18,11 +19,14 @@
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
 
+# shellcheck source=scripts/docs-pages.sh
+. "$(dirname "$0")/docs-pages.sh"
+
 # shellcheck source=scripts/on-server.sh
 . "$(dirname "$0")/on-server.sh"
 
 pages=("$@")
-[ ${#pages[@]} != 0 ] || pages=(README.md docs/*.md)
+[ ${#pages[@]} != 0 ] || mapfile -t pages < <(markdown_pages)
 
 scratch=$(mktemp -d)
 database=docs_$$
@@ -31,6 +35,24 @@ tidy() {
     on_database postgres --command="DROP DATABASE IF EXISTS $database WITH (FORCE)" 2>/dev/null
 }
 trap tidy EXIT
+
+# blocks_left_out PAGE: its blocks of SQL that `extract` passes over, and nobody else runs; 0 when
+# there is one. The blocks for pg_cron are those of check-pg-cron.sh.
+blocks_left_out() {
+    awk -v page="$1" '
+        !/^[ >]*(```|~~~)/ { next }
+        inside { inside = 0; next }
+        {
+            inside = 1
+            info = tolower($0)
+            sub(/^[ >]*[`~]+ */, "", info)
+            if (info !~ /^(sql|postgres|postgresql|pgsql|plpgsql|psql)([^a-z]|$)/ || $0 == "```sql") next
+            if (page == "docs/scheduling.md" && $0 == "```sql pg_cron") next
+            printf "%s:%d: this block of SQL is not run: %s\n", page, NR, $0
+            found = 1
+        }
+        END { exit !found }' "$1"
+}
 
 # extract PAGE: its SQL blocks as a script whose line numbers are the page's. What is told of a
 # result goes to PAGE.told, a line number and the words.
@@ -112,6 +134,7 @@ run_sql() {
 # run_page PAGE: in a database of its own.
 run_page() {
     local page=$1
+    ! blocks_left_out "$page" || return
     mkdir -p "$scratch/$(dirname "$page")"
     : >"$scratch/$page.told"
     extract "$page" >"$scratch/$page" || return 0

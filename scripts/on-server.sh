@@ -1,13 +1,15 @@
 # Sourced, after common.sh, by scripts that need a server: the one that PGHOST, PGPORT and PGUSER
 # (a superuser) name; without PGHOST the script is run again on a throwaway cluster that has the
-# extension installed. Not to be run by itself.
+# extension installed, made with the options in the array `cluster_options` if that is set. Not to
+# be run by itself.
 # shellcheck shell=bash
 # shellcheck disable=SC2154 # common.sh sets these
 
 if [ -z "${PGHOST:-}" ]; then
     load_setup
     cargo build --quiet --package throwaway-cluster
-    exec "$target/debug/throwaway-cluster" run --no-fsync -- "$root/scripts/$(basename "$0")" "$@"
+    exec "$target/debug/throwaway-cluster" run --no-fsync \
+        ${cluster_options[@]+"${cluster_options[@]}"} -- "$root/scripts/$(basename "$0")" "$@"
 fi
 
 # The psql of the Postgres that setup.sh found comes first.
