@@ -173,7 +173,8 @@ BEGIN ATOMIC
         WHERE c.kind OPERATOR(pg_catalog.<>) 'consumer'
            OR x.metric OPERATOR(pg_catalog.<>) 'sequential_inbox_received_total'
     )
-    SELECT m.name, m.type, m.unit, m.help, s.labels, s.value::double precision
+    -- The sample's name, which a query for one metric so compares early.
+    SELECT s.name, m.type, m.unit, m.help, s.labels, s.value::double precision
     FROM metric m JOIN sample s ON s.name OPERATOR(pg_catalog.=) m.name
     ORDER BY m.place, s.labels;
 END;
