@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What `make demo` runs: the demo, against a throwaway cluster with the extension installed.
 # Options come from the environment, as make passes them: STREAM, SEQUENCE, ORDER, CONSUMERS,
-# SEED, and REVERSE=1. Empty ones are left to the demo's defaults.
+# SEED, REVERSE=1, and BROKER=rabbitmq. Empty ones are left to the demo's defaults.
 
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
@@ -17,4 +17,13 @@ done
 if [ -n "${REVERSE:-}" ]; then
     arguments+=(--reverse)
 fi
-exec cargo run --quiet --release --package sequential-inbox-demo -- ${arguments[@]+"${arguments[@]}"}
+features=()
+if [ -n "${BROKER:-}" ]; then
+    arguments+=(--broker "$BROKER")
+    if [ "$BROKER" = rabbitmq ]; then
+        scripts/setup-brokers.sh
+        features=(--features rabbitmq)
+    fi
+fi
+exec cargo run --quiet --release --package sequential-inbox-demo ${features[@]+"${features[@]}"} \
+    -- ${arguments[@]+"${arguments[@]}"}

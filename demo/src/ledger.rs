@@ -4,7 +4,7 @@
 //! Nothing here is unique, so that an effect that came twice would be there twice.
 
 use anyhow::{Context, Result, bail, ensure};
-use tokio_postgres::{Client, Statement, Transaction, error::SqlState};
+use tokio_postgres::{Client, GenericClient, Statement, Transaction, error::SqlState};
 
 use crate::{
     stream::{Event, Stream},
@@ -113,12 +113,12 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Prepares the handler for a session.
+    /// Prepares the handler for a session, or for one transaction.
     ///
     /// # Errors
     ///
     /// Those of the server.
-    pub async fn prepare(client: &Client, consumer: &str) -> Result<Self> {
+    pub async fn prepare(client: &(impl GenericClient + Sync), consumer: &str) -> Result<Self> {
         Ok(Self {
             consumer: consumer.to_owned(),
             write: client.prepare(WRITE).await?,

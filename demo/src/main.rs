@@ -9,12 +9,17 @@
 //! Part 1: two plain consumers of one stream, each of which sees each message once (G12). Part 2:
 //! claims bound to the instances of a sequence. Part 3: ordered, by release conditions or by
 //! position.
+//!
+//! Messages come from a broker within this program, which delivers to the plan, or with the feature
+//! `rabbitmq` and `--broker rabbitmq` from a real one.
 
 mod broker;
 mod consumer;
 mod declaration;
 mod ledger;
 mod progress;
+#[cfg(feature = "rabbitmq")]
+mod rabbitmq;
 mod replay;
 mod report;
 mod schedule;
@@ -33,7 +38,7 @@ use throwaway_cluster::Cluster;
 
 use crate::{
     progress::Progress,
-    replay::{Database, Kind, Replay},
+    replay::{Database, Ended, Kind, Replay},
     report::Outcome,
     schedule::{Arrival, Schedule},
     stream::Stream,
@@ -59,6 +64,11 @@ struct Arguments {
     #[arg(long, value_enum)]
     order: Option<Order>,
 
+    /// What delivers the messages. RabbitMQ is started for the demo alone; part 2, which makes the
+    /// inbox's calls one by one, is then left out.
+    #[arg(long, value_enum, default_value_t = BrokerKind::Own)]
+    broker: BrokerKind,
+
     /// How many consumers run at the same time, in each group.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = RangedU64ValueParser::<usize>::new().range(2..=32))]
     consumers: usize,
@@ -70,6 +80,16 @@ struct Arguments {
     /// Deliver the whole stream backwards instead of shuffled.
     #[arg(long)]
     reverse: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum BrokerKind {
+    /// One within the demo, which delivers to the plan.
+    Own,
+    /// A RabbitMQ node of the demo's own.
+    #[cfg(feature = "rabbitmq")]
+    #[value(name = "rabbitmq")]
+    RabbitMq,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -173,23 +193,79 @@ async fn run(arguments: &Arguments) -> Result<bool> {
         .fsync(false)
         .start()
         .context("cannot start a throwaway PostgreSQL server")?;
-    let mut outcomes = plain_consumers(arguments, &plan, &cluster).await?;
-    outcomes.push(claims(arguments, &plan, &cluster).await?);
-    for &ordering in &plan.orderings {
-        outcomes.push(ordered(arguments, &plan, &cluster, ordering).await?);
+    let deliverer = Deliverer::start(arguments.broker).await?;
+    let setting = Setting {
+        arguments,
+        plan: &plan,
+        cluster: &cluster,
+        deliverer: &deliverer,
+    };
+    let mut outcomes = plain_consumers(&setting).await?;
+    if arguments.broker == BrokerKind::Own {
+        outcomes.push(claims(&setting).await?);
     }
-    Ok(conclude(&outcomes))
+    for &ordering in &plan.orderings {
+        outcomes.push(ordered(&setting, ordering).await?);
+    }
+    Ok(conclude(&outcomes, arguments.broker))
+}
+
+/// What delivers.
+enum Deliverer {
+    Own,
+    #[cfg(feature = "rabbitmq")]
+    RabbitMq(Arc<throwaway_broker::Broker>),
+}
+
+impl Deliverer {
+    async fn start(kind: BrokerKind) -> Result<Self> {
+        match kind {
+            BrokerKind::Own => Ok(Self::Own),
+            #[cfg(feature = "rabbitmq")]
+            BrokerKind::RabbitMq => {
+                let broker = tokio::task::spawn_blocking(throwaway_broker::Broker::start)
+                    .await?
+                    .context("cannot start a throwaway RabbitMQ node")?;
+                Ok(Self::RabbitMq(Arc::new(broker)))
+            }
+        }
+    }
+
+    /// Runs replays of one database at the same time, with that many consumers each.
+    async fn run(&self, replays: &[Arc<Replay>], consumers: usize) -> Result<Vec<Ended>> {
+        match self {
+            Self::Own => {
+                let runs = replays.iter().map(|replay| {
+                    let replay = Arc::clone(replay);
+                    tokio::spawn(async move { replay.run(consumers).await })
+                });
+                // All are started before the first is waited for.
+                let runs: Vec<_> = runs.collect();
+                let mut ends = Vec::new();
+                for run in runs {
+                    ends.push(run.await??);
+                }
+                Ok(ends)
+            }
+            #[cfg(feature = "rabbitmq")]
+            Self::RabbitMq(broker) => rabbitmq::Group::new(replays, broker).run(consumers).await,
+        }
+    }
+}
+
+/// What all parts share.
+struct Setting<'a> {
+    arguments: &'a Arguments,
+    plan: &'a Plan,
+    cluster: &'a Cluster,
+    deliverer: &'a Deliverer,
 }
 
 /// Part 1: two consumers of one stream, at the same time.
-async fn plain_consumers(
-    arguments: &Arguments,
-    plan: &Plan,
-    cluster: &Cluster,
-) -> Result<Vec<Outcome>> {
+async fn plain_consumers(setting: &Setting<'_>) -> Result<Vec<Outcome>> {
     const CONSUMERS: [&str; 2] = ["billing", "analytics"];
-    let stream = &plan.stream;
-    let database = Database::prepare(cluster, "plain", &CONSUMERS, stream, None).await?;
+    let (arguments, stream) = (setting.arguments, &setting.plan.stream);
+    let database = Database::prepare(setting.cluster, "plain", &CONSUMERS, stream, None).await?;
     let total = stream.events().len() * CONSUMERS.len();
     let progress = Arc::new(Progress::start("1 plain consumers", total as u64)?);
     let mut replays = Vec::new();
@@ -205,25 +281,20 @@ async fn plain_consumers(
         );
         replays.push(Arc::new(replay.await?));
     }
-    let runs = replays.iter().map(|replay| {
-        let replay = Arc::clone(replay);
-        let consumers = arguments.consumers;
-        tokio::spawn(async move { replay.run(consumers).await })
-    });
-    // Both are started before the first is waited for.
-    let runs: Vec<_> = runs.collect();
+    let ends = setting.deliverer.run(&replays, arguments.consumers).await?;
     let mut outcomes = Vec::new();
-    for ((replay, run), consumer) in replays.iter().zip(runs).zip(CONSUMERS) {
-        let elapsed = run.await??;
-        outcomes.push(replay.verify(format!("1 {consumer}"), &[], elapsed).await?);
+    for ((replay, ended), consumer) in replays.iter().zip(ends).zip(CONSUMERS) {
+        outcomes.push(replay.verify(format!("1 {consumer}"), &[], ended).await?);
     }
     progress.finish();
     Ok(outcomes)
 }
 
 /// Part 2: claims bound to sequence instances.
-async fn claims(arguments: &Arguments, plan: &Plan, cluster: &Cluster) -> Result<Outcome> {
-    let schedule = arguments.schedule(&plan.stream, Arrival::Shuffled);
+async fn claims(setting: &Setting<'_>) -> Result<Outcome> {
+    let schedule = setting
+        .arguments
+        .schedule(&setting.plan.stream, Arrival::Shuffled);
     let (title, database) = ("2 sequenced claims", "claims");
     let part = Part {
         title,
@@ -231,17 +302,15 @@ async fn claims(arguments: &Arguments, plan: &Plan, cluster: &Cluster) -> Result
         kind: Kind::Claims,
         schedule,
     };
-    part.run(arguments, plan, cluster, None).await
+    part.run(setting, None).await
 }
 
 /// Part 3: in order.
-async fn ordered(
-    arguments: &Arguments,
-    plan: &Plan,
-    cluster: &Cluster,
-    ordering: Ordering,
-) -> Result<Outcome> {
-    let schedule = arguments.schedule(&plan.stream, Arrival::ShuffledWithinCases);
+async fn ordered(setting: &Setting<'_>, ordering: Ordering) -> Result<Outcome> {
+    let plan = setting.plan;
+    let schedule = setting
+        .arguments
+        .schedule(&plan.stream, Arrival::ShuffledWithinCases);
     let (title, database) = match ordering {
         Ordering::Position => ("3 in order of position", "position"),
         _ => ("3 in order of conditions", "conditions"),
@@ -252,8 +321,8 @@ async fn ordered(
         kind: Kind::Ordered(ordering),
         schedule,
     };
-    let declared = Some((ordering, plan.types.as_slice()));
-    part.run(arguments, plan, cluster, declared).await
+    part.run(setting, Some((ordering, plan.types.as_slice())))
+        .await
 }
 
 /// A part that is one replay.
@@ -267,15 +336,13 @@ struct Part {
 impl Part {
     async fn run(
         self,
-        arguments: &Arguments,
-        plan: &Plan,
-        cluster: &Cluster,
+        setting: &Setting<'_>,
         declared: Option<(Ordering, &[MessageType])>,
     ) -> Result<Outcome> {
-        let stream = &plan.stream;
+        let stream = &setting.plan.stream;
         let consumers = [self.kind.consumer()];
         let database =
-            Database::prepare(cluster, self.database, &consumers, stream, declared).await?;
+            Database::prepare(setting.cluster, self.database, &consumers, stream, declared).await?;
         let progress = Arc::new(Progress::start(self.title, stream.events().len() as u64)?);
         let replay = Replay::new(
             self.kind,
@@ -284,20 +351,35 @@ impl Part {
             &database,
             Arc::clone(&progress),
         );
-        let replay = Arc::new(replay.await?);
-        let elapsed = replay.run(arguments.consumers).await?;
+        let replays = [Arc::new(replay.await?)];
+        let ends = setting
+            .deliverer
+            .run(&replays, setting.arguments.consumers)
+            .await?;
         progress.finish();
+        let [replay] = replays;
+        let ended = ends.into_iter().next().context("a replay without an end")?;
         let title = self.title.to_owned();
-        replay.verify(title, &plan.types, elapsed).await
+        replay.verify(title, &setting.plan.types, ended).await
     }
 }
 
 /// Prints the table, and what is wrong; whether nothing is.
-fn conclude(outcomes: &[Outcome]) -> bool {
+fn conclude(outcomes: &[Outcome], broker: BrokerKind) -> bool {
     println!("{}", report::table(outcomes));
     println!(
-        "waited: duplicates seen waiting for the session that had the message, before it ended\n\
-         took over: those of them that got the message, since that session's handler failed"
+        "{}",
+        match broker {
+            BrokerKind::Own =>
+                "waited: duplicates seen waiting for the session that had the message, before it \
+                 ended\n\
+                 took over: those of them that got the message, since that session's handler failed",
+            #[cfg(feature = "rabbitmq")]
+            BrokerKind::RabbitMq =>
+                "given back: not committed, so not acknowledged; RabbitMQ delivered them again\n\
+                 given up: recorded as dead letters after repeated failures, acknowledged, and \
+                 retried with inbox_retry",
+        }
     );
     let mut is_right = true;
     for outcome in outcomes {

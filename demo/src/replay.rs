@@ -18,7 +18,7 @@ use crate::{
     consumer::Consumer,
     ledger,
     progress::Progress,
-    report::{Expected, Outcome},
+    report::{Delivered, Expected, Outcome},
     schedule::{Fault, Schedule},
     session,
     stream::{Event, Stream},
@@ -57,6 +57,23 @@ impl Kind {
             Self::Claims | Self::Ordered(_) => "handler",
         }
     }
+
+    /// The name under which the inbox knows their messages: a plain consumer's, or the sequence's.
+    pub fn inbox_name(&self) -> &str {
+        match self {
+            Self::Plain(consumer) => consumer,
+            Self::Claims | Self::Ordered(_) => SEQUENCE,
+        }
+    }
+}
+
+/// How a replay ended.
+#[derive(Debug, Clone)]
+pub struct Ended {
+    /// How long the consumers ran.
+    pub elapsed: Duration,
+    /// Who delivered, and what it counted.
+    pub delivered: Delivered,
 }
 
 /// A group of consumers at work; shared by them.
@@ -66,7 +83,7 @@ pub struct Replay {
     pub kind: Kind,
     /// What is replayed.
     pub stream: Arc<Stream>,
-    /// Where the deliveries come from.
+    /// Where the deliveries come from, unless it is RabbitMQ.
     pub broker: Broker,
     /// What they count.
     pub tally: Tally,
@@ -77,8 +94,10 @@ pub struct Replay {
     progress: Arc<Progress>,
     /// The events whose handler has had its first try, where that one fails.
     tried: Mutex<HashSet<usize>>,
+    /// What went wrong in a handler and was not in the schedule, where that does not end the replay.
+    surprises: Mutex<Vec<String>>,
     /// A session beside those of the consumers.
-    observer: Client,
+    pub observer: Client,
 }
 
 impl Replay {
@@ -103,6 +122,7 @@ impl Replay {
             schedule,
             progress,
             tried: Mutex::default(),
+            surprises: Mutex::default(),
             observer: session::connect(&database.dsn).await?,
         })
     }
@@ -152,6 +172,26 @@ impl Replay {
         Some(fault)
     }
 
+    /// A handler failed and should not have.
+    pub fn surprise(&self, error: String) {
+        self.surprises
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(error);
+    }
+
+    fn surprises(&self) -> Vec<String> {
+        self.surprises
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// One more effect, as far as is known, for the display.
+    pub fn step(&self) {
+        self.progress.step();
+    }
+
     /// A delivery was answered as a duplicate and committed.
     pub fn skipped(&self, delivery: Delivery) {
         self.tally.count(|counts| counts.duplicates += 1);
@@ -161,7 +201,7 @@ impl Replay {
     /// A handler's transaction was committed.
     pub fn applied(&self, event: usize) {
         self.tally.count(|counts| counts.applied += 1);
-        self.progress.step();
+        self.step();
         self.broker.follow_up(event);
     }
 
@@ -204,7 +244,7 @@ impl Replay {
     /// # Errors
     ///
     /// The first error of a consumer; the others are stopped.
-    pub async fn run(self: &Arc<Self>, consumers: usize) -> Result<Duration> {
+    pub async fn run(self: &Arc<Self>, consumers: usize) -> Result<Ended> {
         let start = Instant::now();
         let mut last_effect = (0, start);
         loop {
@@ -217,7 +257,12 @@ impl Replay {
                 ended??;
             }
             if self.broker.is_done() && self.due().await? == 0 {
-                return Ok(start.elapsed());
+                return Ok(Ended {
+                    elapsed: start.elapsed(),
+                    delivered: Delivered::Scripted {
+                        deliveries: self.broker.deliveries(),
+                    },
+                });
             }
             let counts = self.tally.counts();
             let effects = counts.applied + counts.failed;
@@ -233,7 +278,7 @@ impl Replay {
     }
 
     /// How many messages can be handled now or come again by themselves.
-    async fn due(&self) -> Result<i64> {
+    pub async fn due(&self) -> Result<i64> {
         let row = self
             .observer
             .query_one(
@@ -254,7 +299,7 @@ impl Replay {
         &self,
         title: String,
         types: &[MessageType],
-        elapsed: Duration,
+        ended: Ended,
     ) -> Result<Outcome> {
         let consumer = self.kind.consumer();
         let entries = ledger::entries(&self.observer, consumer).await?;
@@ -270,25 +315,27 @@ impl Replay {
             Kind::Plain(_) | Kind::Claims => None,
         };
         let (closed, unfinished) = self.states().await?;
-        let mut errors = effect_errors(&self.stream, &entries);
+        let mut errors = self.surprises();
+        errors.extend(effect_errors(&self.stream, &entries));
         errors.extend(account_errors(&self.stream, &accounts));
         let expected = Expected::new(&self.kind, &self.stream, &self.schedule, types);
         Ok(Outcome {
             title,
             counts: self.tally.counts(),
-            deliveries: self.broker.deliveries(),
+            delivered: ended.delivered,
             effects: entries.len() as u64,
             violations,
             closed: u64::try_from(closed)?,
             unfinished: u64::try_from(unfinished)?,
             errors,
-            elapsed,
+            elapsed: ended.elapsed,
             expected,
         })
     }
 
     /// How many instances are closed, and how many messages of these consumers are not done:
-    /// waiting, ready, failed and unresolved, or with their payload still stored.
+    /// waiting, ready, failed and unresolved, or done and with their payload still stored. A plain
+    /// failure that a resend has resolved keeps its payload until housekeeping removes both.
     async fn states(&self) -> Result<(i64, i64)> {
         // Another plain consumer of the same database may still be at work.
         let plain = match &self.kind {
@@ -303,8 +350,8 @@ impl Replay {
                          WHERE ($1::text IS NULL OR message_type = $1)
                            AND (state IN ('WAITING', 'READY') OR next_attempt_at IS NOT NULL
                              OR EXISTS (SELECT FROM inbox_dead_letters d WHERE d.id = m.id)
-                             OR EXISTS (SELECT FROM buffered_message b
-                                        WHERE b.message_id = m.id)))",
+                             OR state <> 'FAILED' AND EXISTS
+                                (SELECT FROM buffered_message b WHERE b.message_id = m.id)))",
                 &[&plain],
             )
             .await?;
