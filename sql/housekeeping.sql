@@ -9,7 +9,7 @@ CREATE FUNCTION @extschema@.inbox_housekeeping(batch_size integer DEFAULT 1000) 
     rotated boolean,
     more boolean
 )
-    LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1
+    LANGUAGE c VOLATILE PARALLEL UNSAFE
     AS 'MODULE_PATHNAME', 'inbox_housekeeping_wrapper';
 COMMENT ON FUNCTION @extschema@.inbox_housekeeping(integer) IS
     'closes, expires and removes sequence instances and moves the ring on, one bounded batch; call it again while more';

@@ -87,6 +87,8 @@ COMMENT ON COLUMN @extschema@.buffered_message.message_key IS 'its key, byte for
 COMMENT ON COLUMN @extschema@.buffered_message.headers IS 'its headers';
 COMMENT ON COLUMN @extschema@.buffered_message.buffered_at IS 'when the payload was stored';
 
+-- Without ROWS, as inbox_next(): whoever joins messages to it wants it called for what the join
+-- lets through. With one row to expect, Postgres would call it first and join afterwards.
 CREATE FUNCTION @extschema@.inbox_receive(
     message_type pg_catalog.text,
     idempotence_id pg_catalog.text,
@@ -102,7 +104,7 @@ CREATE FUNCTION @extschema@.inbox_receive(
     sequence_instance_id bigint,
     message_id bigint
 )
-    LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1
+    LANGUAGE c VOLATILE PARALLEL UNSAFE
     AS 'MODULE_PATHNAME', 'inbox_receive_wrapper';
 COMMENT ON FUNCTION @extschema@.inbox_receive(pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.bytea, pg_catalog.bytea, pg_catalog.jsonb, bigint, boolean) IS
     'receives a message of a declared sequence: process, buffered, duplicate, direct, rejected or in_flight';
@@ -122,7 +124,7 @@ CREATE FUNCTION @extschema@.inbox_next(instance bigint DEFAULT NULL) RETURNS TAB
     headers pg_catalog.jsonb,
     buffered_at pg_catalog.timestamptz
 )
-    LANGUAGE c VOLATILE PARALLEL UNSAFE ROWS 1
+    LANGUAGE c VOLATILE PARALLEL UNSAFE
     AS 'MODULE_PATHNAME', 'inbox_next_wrapper';
 COMMENT ON FUNCTION @extschema@.inbox_next(bigint) IS
     'hands out the next message that may be handled now, of this instance or of any, recorded as PROCESSED in this transaction';

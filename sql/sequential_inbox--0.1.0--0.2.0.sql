@@ -22,12 +22,10 @@ CREATE INDEX sequence_instance_expired ON @extschema@.sequence_instance (name)
     WHERE state OPERATOR(pg_catalog.=) 'EXPIRED';
 COMMENT ON INDEX @extschema@.sequence_instance_expired IS 'counts the expired instances of a sequence';
 
--- How many rows to expect: with the 1000 that Postgres assumes a plan looks dear enough to be
--- compiled first. And what reads what is true now does not fit into a parallel plan.
-ALTER FUNCTION @extschema@.inbox_housekeeping(integer) ROWS 1;
+-- How many rows to expect from what only reads: with the 1000 that Postgres assumes a plan looks
+-- dear enough to be compiled first. And what reads what is true now does not fit into a parallel
+-- plan.
 ALTER FUNCTION @extschema@.inbox_lookup(pg_catalog.text, pg_catalog.text) PARALLEL UNSAFE ROWS 2;
-ALTER FUNCTION @extschema@.inbox_next(bigint) ROWS 1;
-ALTER FUNCTION @extschema@.inbox_receive(pg_catalog.text, pg_catalog.text, pg_catalog.text, pg_catalog.bytea, pg_catalog.bytea, pg_catalog.jsonb, bigint, boolean) ROWS 1;
 ALTER FUNCTION @extschema@.inbox_status() PARALLEL UNSAFE ROWS 1;
 
 CREATE FUNCTION @extschema@.inbox_stat_counters(missing_ok boolean DEFAULT false) RETURNS TABLE (

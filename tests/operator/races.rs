@@ -419,3 +419,67 @@ fn consume(session: &mut Session, dice: &mut Dice) -> bool {
     session.fail(released.message, "at random", retry_after);
     true
 }
+
+/// A plain consumer's dead letter, redelivered to a consumer that has claimed it, and an operator.
+fn redelivered(retry_after: &str) -> (Database, Session, Session, i64) {
+    let database = Database::new();
+    let mut consumer = Session::new(&database);
+    let operator = Session::new(&database);
+    consumer.run(&format!(
+        "SELECT inbox_fail('billing', id, NULL, 'broken', {retry_after}, '\\x00')
+         FROM unnest('{{claimed,free}}'::text[]) id"
+    ));
+    let message = consumer.value(
+        "SELECT id FROM sequenced_message WHERE idempotence_id = 'claimed'",
+        &[],
+    );
+    consumer.begin();
+    assert!(consumer.value::<bool>("SELECT inbox_claim('billing', 'claimed')", &[]));
+    (database, consumer, operator, message)
+}
+
+/// The key comes before the record in every hand: a consumer that claims a message and fails it
+/// again, and an operator who is after the same message, do not wait for each other crosswise.
+#[test]
+fn g5_an_operator_waits_for_a_claim_without_holding_the_record() {
+    for function in ["inbox_retry", "inbox_force", "inbox_skip"] {
+        for end in ["fail it again", "process it"] {
+            let (database, mut consumer, mut operator, message) = redelivered("NULL");
+            let changed = thread::scope(|scope| {
+                let waiter = blocked(scope, &database, &mut operator, |operator| {
+                    operator.operate(function, message)
+                });
+                if end == "fail it again" {
+                    let fail = "SELECT inbox_fail('billing', 'claimed', error => 'again')";
+                    assert!(consumer.value::<bool>(fail, &[]), "{function}");
+                }
+                consumer.commit();
+                waiter.join().unwrap()
+            });
+            assert_eq!(changed, end == "fail it again", "{function}, {end}");
+        }
+    }
+}
+
+/// A sweep takes what nobody has claimed, and waits for no claim.
+#[test]
+fn g7_a_sweep_passes_over_a_plain_message_that_is_claimed() {
+    let (database, mut consumer, mut sweeper, _) = redelivered("'0'");
+    sweeper.run("SET statement_timeout = '25s'");
+    sweeper.begin();
+    assert_eq!(sweeper.next_id(None), "free");
+    assert_eq!(sweeper.next(None), None);
+    // The consumer fails the message again, as soon as the sweep has let go of its record.
+    thread::scope(|scope| {
+        let failing = blocked(scope, &database, &mut consumer, |consumer| {
+            consumer.value::<bool>(
+                "SELECT inbox_fail('billing', 'claimed', NULL, 'again', '0')",
+                &[],
+            )
+        });
+        sweeper.commit();
+        assert!(failing.join().unwrap());
+    });
+    consumer.commit();
+    assert_eq!(sweeper.next_id(None), "claimed");
+}

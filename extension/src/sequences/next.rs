@@ -10,7 +10,7 @@ use std::rc::Rc;
 use pgrx::JsonB;
 use pgrx::datum::clock_timestamp;
 use pgrx::iter::TableIterator;
-use pgrx::pg_sys::BuiltinOid::{INT8OID, TIMESTAMPTZOID};
+use pgrx::pg_sys::BuiltinOid::{INT8ARRAYOID, INT8OID, TIMESTAMPTZOID};
 use pgrx::prelude::*;
 
 use super::declaration::{self, Declaration};
@@ -60,16 +60,18 @@ static DUE: Statement = Statement::new(
 );
 static PLAIN_READY: Statement = Statement::new(
     "SELECT id, message_type, idempotence_id, sequence_instance_id, \"position\", state, rejected \
-     FROM {s}sequenced_message WHERE sequence_instance_id IS NULL AND state {=} 'READY' \
+     FROM {s}sequenced_message \
+     WHERE sequence_instance_id IS NULL AND state {=} 'READY' AND id {<>} ALL ($1) \
      ORDER BY \"position\", id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED",
-    &[],
+    &[INT8ARRAYOID],
 );
 static PLAIN_DUE: Statement = Statement::new(
     "SELECT id, message_type, idempotence_id, sequence_instance_id, \"position\", state, rejected \
      FROM {s}sequenced_message \
      WHERE sequence_instance_id IS NULL AND state {=} 'FAILED' AND next_attempt_at {<=} $1 \
+       AND id {<>} ALL ($2) \
      ORDER BY next_attempt_at LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED",
-    &[TIMESTAMPTZOID],
+    &[TIMESTAMPTZOID, INT8ARRAYOID],
 );
 static ANYTHING_TO_DO: Statement = Statement::new(
     "SELECT EXISTS (SELECT FROM {s}sequenced_message WHERE state {=} 'READY') \
@@ -260,11 +262,20 @@ fn of_unheld(db: &Db, id: i64, now: TimestampWithTimeZone) -> Result<Option<Rele
         .and_then(|mut instance| from_locked(db, &declaration, &mut instance, now)))
 }
 
-/// A plain consumer's failed message that is due, or that an operator retries.
+/// A plain consumer's failed message that is due, or that an operator retries, and that
+/// nobody holds.
 fn of_plain_consumers(db: &Db, now: TimestampWithTimeZone) -> Option<Released> {
+    // Those that another transaction has claimed. To wait for it with the record locked would
+    // be a deadlock where it is a consumer that claims a message first and then fails it.
+    let mut held: Vec<i64> = Vec::new();
     loop {
-        let message = Message::from_row(&db.write(&PLAIN_READY, &[]), 0)
-            .or_else(|| Message::from_row(&db.write(&PLAIN_DUE, &[arg(now)]), 0))?;
+        let passed = || arg(held.clone());
+        let message = Message::from_row(&db.write(&PLAIN_READY, &[passed()]), 0)
+            .or_else(|| Message::from_row(&db.write(&PLAIN_DUE, &[arg(now), passed()]), 0))?;
+        if ring::holder(db, &message.message_type, &message.idempotence_id).is_in_flight() {
+            held.push(message.id);
+            continue;
+        }
         if ring::claim(db, &message.message_type, &message.idempotence_id) {
             return Some(hand_out(db, message, None));
         }

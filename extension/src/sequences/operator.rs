@@ -68,55 +68,68 @@ pub fn end_instance(db: &Db, instance: i64, state: &str, by_operator: bool, reas
     );
 }
 
-/// A message under the locks that let an operator change it.
-enum Held {
+/// A message that an operator changes.
+enum Found {
+    /// Under the locks that let one change it.
     Sequenced(std::rc::Rc<Declaration>, Instance, Message),
+    /// As it was when it was looked up: see [`change_plain`].
     Plain(Message),
 }
 
-/// Locks the message of this id; none if it is gone.
-fn hold(db: &Db, id: i64) -> Result<Option<Held>> {
+/// Finds the message of this id; none if it is gone.
+fn find(db: &Db, id: i64) -> Result<Option<Found>> {
     let Some(stored) = message::by_id(db, id) else {
         return Ok(None);
     };
     let Some(of) = stored.instance else {
-        return Ok(message::by_id_locked(db, id).map(Held::Plain));
+        return Ok(Some(Found::Plain(stored)));
     };
     let Some((declaration, instance)) = instance::lock_with_declaration(db, of)? else {
         return Ok(None);
     };
-    Ok(message::by_id(db, id).map(|stored| Held::Sequenced(declaration, instance, stored)))
+    Ok(message::by_id(db, id).map(|stored| Found::Sequenced(declaration, instance, stored)))
 }
 
-/// Takes back the claim that a failure gave up; false where somebody else took it.
-fn claim_again(db: &Db, held: &Held) -> bool {
-    match held {
-        Held::Sequenced(_, instance, stored) => claims::claim(db, stored.key(), instance.id),
-        Held::Plain(stored) => ring::claim(db, &stored.message_type, &stored.idempotence_id),
-    }
+/// What becomes of a plain consumer's claim when an operator has changed its message.
+#[derive(PartialEq, Eq)]
+enum Claim {
+    Kept,
+    Released,
 }
 
-impl Held {
-    fn message(&self) -> &Message {
-        match self {
-            Self::Sequenced(_, _, stored) | Self::Plain(stored) => stored,
-        }
+/// Changes a plain consumer's message with its claim held; false where somebody else has
+/// claimed it, or where `change` finds nothing to do. The key first and then the record:
+/// so does a consumer that claims a message and fails it.
+fn change_plain(db: &Db, found: &Message, change: impl FnOnce(&Message) -> Option<Claim>) -> bool {
+    if !ring::claim(db, &found.message_type, &found.idempotence_id) {
+        return false;
     }
+    let changed = message::by_id_locked(db, found.id).and_then(|stored| change(&stored));
+    if changed != Some(Claim::Kept) {
+        ring::delete(db, &found.message_type, &found.idempotence_id);
+    }
+    changed.is_some()
+}
+
+/// Makes a plain consumer's failed message READY; its claim is taken again when it is
+/// handed out.
+fn retry_plain(db: &Db, found: &Message) -> bool {
+    change_plain(db, found, |stored| {
+        (stored.state == State::Failed).then(|| {
+            message::set_state(db, stored.id, State::Ready, false);
+            Claim::Released
+        })
+    })
 }
 
 fn retry(db: &Db, id: i64) -> Result<bool> {
-    let Some(held) = hold(db, id)? else {
-        return Ok(false);
+    let (declaration, mut instance, stored) = match find(db, id)? {
+        None => return Ok(false),
+        Some(Found::Plain(found)) => return Ok(retry_plain(db, &found)),
+        Some(Found::Sequenced(declaration, instance, stored)) => (declaration, instance, stored),
     };
-    if held.message().state != State::Failed {
-        return Ok(false);
-    }
-    let (declaration, mut instance, stored) = match held {
-        // A plain consumer's claim is taken when the message is handed out.
-        Held::Plain(stored) => return Ok(retry_plain(db, &stored)),
-        Held::Sequenced(declaration, instance, stored) => (declaration, instance, stored),
-    };
-    if has_lost_its_place(db, &declaration, &instance, &stored)
+    if stored.state != State::Failed
+        || has_lost_its_place(db, &declaration, &instance, &stored)
         || !claims::claim(db, stored.key(), instance.id)
     {
         return Ok(false);
@@ -132,16 +145,6 @@ fn retry(db: &Db, id: i64) -> Result<bool> {
     }
     instance.reopen(db);
     Ok(true)
-}
-
-/// Makes a plain consumer's failed message READY, unless a resend was claimed since.
-fn retry_plain(db: &Db, stored: &Message) -> bool {
-    if !ring::claim(db, &stored.message_type, &stored.idempotence_id) {
-        return false;
-    }
-    ring::delete(db, &stored.message_type, &stored.idempotence_id);
-    message::set_state(db, stored.id, State::Ready, false);
-    true
 }
 
 /// Whether a rejected message could never go again: its position was given up, or
@@ -161,60 +164,56 @@ pub fn has_lost_its_place(
             || release::at_position(db, instance.id, position).is_some())
 }
 
-/// The same for a message in whatever hands.
-fn keeps_no_place(db: &Db, held: &Held) -> bool {
-    match held {
-        Held::Sequenced(declaration, instance, stored) => {
-            has_lost_its_place(db, declaration, instance, stored)
-        }
-        Held::Plain(_) => false,
-    }
-}
-
 fn force(db: &Db, id: i64) -> Result<bool> {
-    let Some(held) = hold(db, id)? else {
-        return Ok(false);
+    let (declaration, mut instance, stored) = match find(db, id)? {
+        None => return Ok(false),
+        Some(Found::Plain(found)) => return Ok(retry_plain(db, &found)),
+        Some(Found::Sequenced(declaration, instance, stored)) => (declaration, instance, stored),
     };
-    let claimed = match (held.message().state, &held) {
-        (State::Failed, Held::Plain(stored)) => return Ok(retry_plain(db, stored)),
-        (State::Failed, Held::Sequenced(..)) => claim_again(db, &held),
-        (State::Waiting, _) => true,
+    let claimed = match stored.state {
+        State::Failed => claims::claim(db, stored.key(), instance.id),
+        State::Waiting => true,
         _ => false,
     };
     if !claimed {
         return Ok(false);
     }
-    message::set_forced(db, id, keeps_no_place(db, &held));
-    if let Held::Sequenced(_, mut instance, _) = held {
-        release::announce(db, instance.id);
-        instance.reopen(db);
-    }
+    let rejected = has_lost_its_place(db, &declaration, &instance, &stored);
+    message::set_forced(db, id, rejected);
+    release::announce(db, instance.id);
+    instance.reopen(db);
     Ok(true)
 }
 
 fn skip(db: &Db, id: i64) -> Result<bool> {
-    let Some(held) = hold(db, id)? else {
-        return Ok(false);
+    let (declaration, mut instance, stored) = match find(db, id)? {
+        None => return Ok(false),
+        Some(Found::Plain(found)) => return Ok(skip_plain(db, &found)),
+        Some(Found::Sequenced(declaration, instance, stored)) => (declaration, instance, stored),
     };
-    let claimed = match held.message().state {
-        State::Waiting => true,
-        State::Ready if matches!(held, Held::Sequenced(..)) => true,
-        State::Ready | State::Failed => claim_again(db, &held),
+    let claimed = match stored.state {
+        State::Waiting | State::Ready => true,
+        State::Failed => claims::claim(db, stored.key(), instance.id),
         State::Processed | State::Skipped => false,
     };
     if !claimed {
         return Ok(false);
     }
-    let rejected = keeps_no_place(db, &held);
-    match held {
-        Held::Plain(_) => end_skipped(db, id, rejected),
-        Held::Sequenced(declaration, mut instance, stored) => {
-            let passage = Passage::before(db, &declaration, instance.id, &stored.message_type);
-            end_skipped(db, id, rejected);
-            passage.done(&mut instance, stored.position, true);
-        }
-    }
+    let rejected = has_lost_its_place(db, &declaration, &instance, &stored);
+    let passage = Passage::before(db, &declaration, instance.id, &stored.message_type);
+    end_skipped(db, id, rejected);
+    passage.done(&mut instance, stored.position, true);
     Ok(true)
+}
+
+/// The claim of a message that counts as processed stays.
+fn skip_plain(db: &Db, found: &Message) -> bool {
+    change_plain(db, found, |stored| {
+        matches!(stored.state, State::Ready | State::Failed).then(|| {
+            end_skipped(db, stored.id, false);
+            Claim::Kept
+        })
+    })
 }
 
 fn end_skipped(db: &Db, id: i64, rejected: bool) {
