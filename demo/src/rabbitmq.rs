@@ -24,7 +24,10 @@ use rabbitmq_consumer::{
 };
 use sequential_inbox_client::{Consumer, Delivery, HandlerError, Ordering, Shutdown};
 use throwaway_broker::Broker;
-use tokio::{task::JoinSet, time::sleep};
+use tokio::{
+    task::JoinSet,
+    time::{sleep, timeout},
+};
 use tokio_postgres::{Client, Transaction, error::SqlState};
 
 use crate::{
@@ -260,6 +263,12 @@ impl Group {
 
     /// How many messages lie in the queues; those that a consumer has are not counted.
     async fn ready(&self) -> Result<u32> {
+        timeout(PATIENCE, self.count_ready())
+            .await
+            .context("the demo's broker does not answer")?
+    }
+
+    async fn count_ready(&self) -> Result<u32> {
         let mut ready = 0;
         for replay in &*self.replays {
             let options = self.options(replay);
@@ -279,8 +288,10 @@ impl Group {
 
 async fn connect(options: &Options) -> Result<(Connection, Channel)> {
     let properties = ConnectionProperties::default();
-    let connection = Connection::connect(&options.amqp_url, properties)
+    // A broker that is starting may take a connection and say nothing.
+    let connection = timeout(PATIENCE, Connection::connect(&options.amqp_url, properties))
         .await
+        .context("the demo's broker does not answer")?
         .context("cannot connect to the demo's broker")?;
     let channel = connection.create_channel().await?;
     Ok((connection, channel))

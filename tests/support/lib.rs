@@ -24,7 +24,7 @@ use postgres::{Client, NoTls};
 use throwaway_cluster::Cluster;
 
 /// How long another session may take to reach an expected state. Only a failing test waits it out.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// How long between two looks at another session.
 const POLL: Duration = Duration::from_millis(5);

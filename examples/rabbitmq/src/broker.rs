@@ -19,7 +19,7 @@ use tracing::warn;
 use crate::{Error, Options, error::is_refusal_of_broker};
 
 /// How long the broker may take until deliveries can come in.
-const GREETING: Duration = Duration::from_secs(30);
+const GREETING: Duration = Duration::from_secs(10);
 
 /// How long the broker may take to answer an orderly goodbye.
 const GOODBYE: Duration = Duration::from_secs(5);

@@ -4,6 +4,8 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use crate::error::Error;
 use crate::node::{HOST, Node, Ports};
@@ -13,6 +15,10 @@ const USER: &str = "guest";
 
 /// The variable in which a command finds the broker.
 const URL_VARIABLE: &str = "AMQP_URL";
+
+/// A node writes the register of its quorum queues to disk when nothing was declared for half a
+/// second. Killed before that it would know a new queue by its name, and never find its messages.
+const REGISTERED: Duration = Duration::from_secs(2);
 
 /// How often a start is tried when somebody else was faster to take a port.
 const START_ATTEMPTS: usize = 5;
@@ -89,13 +95,16 @@ impl Broker {
             .is_some_and(|child| matches!(child.try_wait(), Ok(None)))
     }
 
-    /// Kills the node with SIGKILL: connections break, and what is durable is there again after
+    /// Kills the node with SIGKILL, as soon as it has written down what was declared: connections break, and what is durable is there again after
     /// [`start_again`](Self::start_again). Does nothing when it is killed already.
     ///
     /// # Errors
     ///
     /// When the operating system does not let it.
     pub fn kill(&self) -> Result<(), Error> {
+        if self.is_running() {
+            thread::sleep(REGISTERED);
+        }
         let child = self.running().take();
         child.map_or(Ok(()), |child| self.node.kill(child))
     }
