@@ -6,21 +6,17 @@
 
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
+# shellcheck source=scripts/packages.sh
+. "$(dirname "$0")/packages.sh"
 load_setup
 
 package=postgresql-$PG-cron
 
 available() { [ -f "$("$PG_CONFIG" --sharedir)/extension/pg_cron.control" ]; }
 
+# Debian's package is for Debian's server.
 install_pg_cron() {
-    [ "$("$PG_CONFIG" --bindir)" = "/usr/lib/postgresql/$PG/bin" ] && have apt-get || return 1
-    local sudo=()
-    if ! am_root; then
-        sudo_works || return 1
-        sudo=(sudo -n)
-    fi
-    "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive \
-        apt-get install -q -y --no-install-recommends "$package" >/dev/null 2>&1
+    [ "$("$PG_CONFIG" --bindir)" = "/usr/lib/postgresql/$PG/bin" ] && install_packages "$package"
 }
 
 if [ -z "${PGHOST:-}" ]; then

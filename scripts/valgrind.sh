@@ -10,22 +10,14 @@
 
 # shellcheck source=scripts/common.sh
 . "$(dirname "$0")/common.sh"
+# shellcheck source=scripts/packages.sh
+. "$(dirname "$0")/packages.sh"
 load_setup
 
 server_user=postgres
 port=5432
 
-install_valgrind() {
-    have apt-get || return 1
-    local sudo=()
-    if ! am_root; then
-        sudo_works || return 1
-        sudo=(sudo -n)
-    fi
-    "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends valgrind
-}
-
-have valgrind || install_valgrind || fail "valgrind is missing: install the package valgrind"
+have valgrind || need_package valgrind valgrind
 
 # As the server's user, whom Postgres wants not to be root.
 as_server_user=()
